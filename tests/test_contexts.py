@@ -33,13 +33,10 @@ def trained(data: PertData, **options) -> GEARS:
     return model
 
 
-def test_one_context_is_the_model_without_contexts(tmp_path: Path, toy_adata: AnnData, toy_go: dict) -> None:
+def test_one_context_is_the_model_without_contexts(tmp_path, toy_adata, toy_go):
     """Screen, split, prior, training and predictions are the same to the last bit."""
     models = []
-    for name, options in (
-        ("plain", {}),
-        ("one", {"context_key": "cell_type", "batch_key": "cell_type"}),
-    ):
+    for name, options in (("plain", {}), ("one", {"context_key": "cell_type", "batch_key": "cell_type"})):
         data = PertData(tmp_path / name, gene2go=toy_go)
         data.new_data_process("toy", toy_adata, **options)
         data.prepare_split("simulation", seed=1)
@@ -57,9 +54,7 @@ def test_one_context_is_the_model_without_contexts(tmp_path: Path, toy_adata: An
 
 
 @pytest.mark.parametrize("objective", ["moments", "cells"])
-def test_contexts_and_types_from_training_to_a_saved_model(
-    tmp_path: Path, pert_data: PertData, objective: str
-) -> None:
+def test_contexts_and_types_from_training_to_a_saved_model(tmp_path, pert_data, objective):
     pert_data.prepare_split("simulation", seed=1)
     if objective == "cells":
         pert_data.get_dataloader(32)
@@ -98,7 +93,7 @@ def test_contexts_and_types_from_training_to_a_saved_model(
     ]
 
 
-def test_a_context_that_training_never_saw(pert_data: PertData) -> None:
+def test_a_context_that_training_never_saw(pert_data):
     pert_data.prepare_split("context_held_out", test_contexts="L2")
     model = trained(pert_data)
     placing = model.best_model.placing
@@ -113,7 +108,7 @@ def test_a_context_that_training_never_saw(pert_data: PertData) -> None:
     assert scores["additive"] > 0.5  # the same condition's change in the other context
 
 
-def test_own_genes_are_masked_in_loss_and_metrics(pert_data: PertData) -> None:
+def test_own_genes_are_masked_in_loss_and_metrics(pert_data):
     from gears.model.config import ModelConfig
     from gears.training.tables import condition_tables
 
@@ -140,7 +135,7 @@ def test_own_genes_are_masked_in_loss_and_metrics(pert_data: PertData) -> None:
         np.testing.assert_allclose(table.loc[row, "value"], want, rtol=1e-10)
 
 
-def test_batches_alone_are_taken_out_of_the_changes(tmp_path: Path, divided: AnnData, toy_go: dict) -> None:
+def test_batches_alone_are_taken_out_of_the_changes(tmp_path, divided, toy_go):
     """One line: with a batch that most cells of a condition come from, matched changes are those within batches."""
     cells = divided[divided.obs["cell_type"] == "L1"]
     lost = (cells.obs["batch"] == "b1") & (cells.obs["condition"] == "GX00+ctrl")
@@ -160,9 +155,7 @@ def test_batches_alone_are_taken_out_of_the_changes(tmp_path: Path, divided: Ann
     assert np.isfinite(trained(data).predict(["GX00"])["GX00"]).all()
 
 
-def test_two_workers_are_one_with_contexts_graphs_and_types(
-    tmp_path: Path, divided: AnnData, toy_go: dict
-) -> None:
+def test_two_workers_are_one_with_contexts_graphs_and_types(tmp_path, divided, toy_go):
     """Everything of its own at once: prior, contexts, types, masked targets, own graphs and vectors."""
     vectors = pd.DataFrame(np.random.default_rng(1).normal(size=(30, 5)), index=GENES)
     table = pd.DataFrame({"source": GENES[:-1], "target": GENES[1:], "weight": 1.0})
@@ -172,11 +165,7 @@ def test_two_workers_are_one_with_contexts_graphs_and_types(
         "G_go": ["go", table, {"embedding": vectors, "k": 3}],
         "pert_embedding": vectors,
     }
-    processing = {
-        "context_key": "cell_type",
-        "batch_key": ["batch"],
-        "perturbation_type_key": "guide",
-    }
+    processing = {"context_key": "cell_type", "batch_key": ["batch"], "perturbation_type_key": "guide"}
     training = {"epochs": 4, "objective": "moments", "dtype": "float64", "verbose": False}
     split = {"split": "simulation", "seed": 1}
     data = PertData(tmp_path / "data", gene2go=toy_go)
@@ -206,7 +195,7 @@ def test_two_workers_are_one_with_contexts_graphs_and_types(
 
 @pytest.mark.shared
 @pytest.mark.long
-def test_three_lines_and_one_left_out(tmp_path: Path, shared: Path) -> None:
+def test_three_lines_and_one_left_out(tmp_path, shared):
     """A real screen of three glioma lines: trained over all, and with each line left out in turn."""
     data = PertData(tmp_path)
     screen = anndata.read_h5ad(shared / "data" / "mcfaline2023_subset.h5ad")
@@ -227,7 +216,7 @@ def test_three_lines_and_one_left_out(tmp_path: Path, shared: Path) -> None:
         assert scores["gears"] < scores["additive"]
 
 
-def test_a_context_is_plotted_against_its_own_control(pert_data: PertData) -> None:
+def test_a_context_is_plotted_against_its_own_control(pert_data):
     pert_data.prepare_split("simulation", seed=1)
     model = trained(pert_data, epochs=1, prior=None)
     screen, label = pert_data.screen, "GX00+ctrl [CRISPRi] @ L2"

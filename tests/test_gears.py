@@ -37,7 +37,7 @@ def trained(pert_data: PertData, epochs: int = 2, **model: object) -> GEARS:
     return gears
 
 
-def test_training_lowers_the_loss_and_returns_history_and_table(pert_data: PertData) -> None:
+def test_training_lowers_the_loss_and_returns_history_and_table(pert_data):
     gears = GEARS(pert_data, device="cpu")
     gears.model_initialize(hidden_size=8)
     result = gears.train(epochs=6, lr=5e-3, objective="moments", verbose=False)
@@ -49,7 +49,7 @@ def test_training_lowers_the_loss_and_returns_history_and_table(pert_data: PertD
     assert {"unseen_single", "all"} <= set(summary["subgroup"])
 
 
-def test_two_runs_are_the_same_bit_for_bit(pert_data: PertData) -> None:
+def test_two_runs_are_the_same_bit_for_bit(pert_data):
     first, second = trained(pert_data), trained(pert_data)
     for left, right in zip(
         first.model.state_dict().values(), second.model.state_dict().values(), strict=True
@@ -57,7 +57,7 @@ def test_two_runs_are_the_same_bit_for_bit(pert_data: PertData) -> None:
         assert torch.equal(left, right)
 
 
-def test_callers_random_state_is_not_touched(pert_data: PertData) -> None:
+def test_callers_random_state_is_not_touched(pert_data):
     states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
     trained(pert_data).predict(["GX00"])
     assert torch.equal(states[0], torch.get_rng_state())
@@ -65,7 +65,7 @@ def test_callers_random_state_is_not_touched(pert_data: PertData) -> None:
     assert states[2] == random.getstate()
 
 
-def test_best_weights_are_those_of_the_best_epoch(pert_data: PertData) -> None:
+def test_best_weights_are_those_of_the_best_epoch(pert_data):
     gears = GEARS(pert_data, device="cpu")
     gears.model_initialize(hidden_size=8)
     result = gears.train(epochs=3, lr=0.5, schedule="constant", objective="cells", verbose=False)
@@ -76,7 +76,7 @@ def test_best_weights_are_those_of_the_best_epoch(pert_data: PertData) -> None:
         assert torch.equal(value, gears.best_model.state_dict()[key]), key
 
 
-def test_predict_is_deterministic_symmetric_and_about_conditions(pert_data: PertData) -> None:
+def test_predict_is_deterministic_symmetric_and_about_conditions(pert_data):
     gears = trained(pert_data)
     first = gears.predict([["GX00", "GX07"], "GX00", "GX07+ctrl", "ctrl"])
     second = gears.predict([["GX07", "GX00"]])
@@ -89,7 +89,7 @@ def test_predict_is_deterministic_symmetric_and_about_conditions(pert_data: Pert
     assert np.allclose(np.maximum(raw["GX00"], 0), first["GX00"], atol=1e-6)
 
 
-def test_chunks_do_not_change_predictions(pert_data: PertData) -> None:
+def test_chunks_do_not_change_predictions(pert_data):
     gears = trained(pert_data, uncertainty=True)
     asked = [f"GX0{i}" for i in range(8)]
     one, many = gears.predict(asked, chunk=1), gears.predict(asked, chunk=8)
@@ -97,7 +97,7 @@ def test_chunks_do_not_change_predictions(pert_data: PertData) -> None:
     assert np.allclose(one.cell_sd, many.cell_sd, atol=1e-5)
 
 
-def test_predictions_change_after_training(pert_data: PertData) -> None:
+def test_predictions_change_after_training(pert_data):
     gears = GEARS(pert_data, device="cpu")
     gears.model_initialize(hidden_size=8)
     before = gears.predict(["GX00"])["GX00"]
@@ -117,14 +117,14 @@ def test_predictions_change_after_training(pert_data: PertData) -> None:
         ([5], "list of genes"),
     ],
 )
-def test_wrong_requests_are_explained(pert_data: PertData, asked: list, words: str) -> None:
+def test_wrong_requests_are_explained(pert_data, asked, words):
     gears = GEARS(pert_data, device="cpu")
     gears.model_initialize(hidden_size=8)
     with pytest.raises((ValueError, TypeError), match=words):
         gears.predict(asked)
 
 
-def test_save_and_load_any_number_of_times(pert_data: PertData, tmp_path: Path) -> None:
+def test_save_and_load_any_number_of_times(pert_data, tmp_path):
     gears = trained(pert_data, uncertainty=True)
     expected = gears.predict(["GX00+GX07"])
     path = tmp_path / "deep" / "model"
@@ -140,9 +140,7 @@ def test_save_and_load_any_number_of_times(pert_data: PertData, tmp_path: Path) 
     assert np.array_equal(into.predict(["GX00+GX07"]).expression_UG, expected.expression_UG)
 
 
-def test_model_of_other_genes_is_refused_with_both_sides_named(
-    pert_data: PertData, tmp_path: Path, toy_adata: AnnData, toy_go: dict
-) -> None:
+def test_model_of_other_genes_is_refused_with_both_sides_named(pert_data, tmp_path, toy_adata, toy_go):
     trained(pert_data, epochs=1).save_model(tmp_path / "model")
     reordered = prepared(tmp_path / "other", toy_adata[:, ::-1].copy(), toy_go)
     with pytest.raises(ValueError, match=r"other genes.*another order.*GX00 and GX29"):
@@ -152,7 +150,7 @@ def test_model_of_other_genes_is_refused_with_both_sides_named(
         GEARS(fewer, device="cpu").load_pretrained(tmp_path / "model")
 
 
-def test_foreign_folder_is_never_replaced(pert_data: PertData, tmp_path: Path) -> None:
+def test_foreign_folder_is_never_replaced(pert_data, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("mine")
     gears = trained(pert_data, epochs=1)
@@ -163,7 +161,7 @@ def test_foreign_folder_is_never_replaced(pert_data: PertData, tmp_path: Path) -
     assert (tmp_path / "thesis" / "chapter.txt").read_text() == "mine"
 
 
-def test_folder_that_is_no_model_and_damaged_models_are_named(pert_data: PertData, tmp_path: Path) -> None:
+def test_folder_that_is_no_model_and_damaged_models_are_named(pert_data, tmp_path):
     with pytest.raises(FileNotFoundError, match="no saved model"):
         GEARS.from_pretrained(tmp_path)
     gears = trained(pert_data, epochs=1)
@@ -179,9 +177,7 @@ def test_folder_that_is_no_model_and_damaged_models_are_named(pert_data: PertDat
             GEARS.from_pretrained(path, device="cpu")
 
 
-def test_validation_without_a_condition_keeps_the_last_epoch_and_warns(
-    tmp_path: Path, toy_adata: AnnData, toy_go: dict, caplog
-) -> None:
+def test_validation_without_a_condition_keeps_the_last_epoch_and_warns(tmp_path, toy_adata, toy_go, caplog):
     pert_data = prepared(tmp_path, toy_adata, toy_go)
     whole = pert_data.split
     pert_data.split = dataclasses.replace(whole, parts={k: v for k, v in whole.parts.items() if k != "val"})
@@ -198,7 +194,7 @@ def test_validation_without_a_condition_keeps_the_last_epoch_and_warns(
     assert any(not torch.equal(kept[key], start[key]) for key in kept)
 
 
-def test_without_differential_expression(tmp_path: Path, toy_adata: AnnData, toy_go: dict) -> None:
+def test_without_differential_expression(tmp_path, toy_adata, toy_go):
     pert_data = prepared(tmp_path, toy_adata, toy_go, skip_calc_de=True)
     result = trained_result(pert_data)
     assert result.best_epoch == 1
@@ -212,7 +208,7 @@ def trained_result(pert_data: PertData):
 
 
 @pytest.mark.parametrize("split", ["no_test", "no_split"])
-def test_splits_without_test_part(tmp_path: Path, toy_adata: AnnData, toy_go: dict, split: str) -> None:
+def test_splits_without_test_part(tmp_path, toy_adata, toy_go, split):
     pert_data = PertData(tmp_path, gene2go=toy_go)
     pert_data.new_data_process("toy", toy_adata)
     pert_data.prepare_split(split, seed=1)
@@ -227,7 +223,7 @@ def test_splits_without_test_part(tmp_path: Path, toy_adata: AnnData, toy_go: di
         assert gears.train(epochs=1, objective="cells", verbose=False).table is None
 
 
-def test_published_attributes(pert_data: PertData) -> None:
+def test_published_attributes(pert_data):
     gears = GEARS(pert_data, device="cpu", weight_bias_track=False, proj_name="p", exp_name="e")
     assert gears.gene_list == [f"GX{i:02d}" for i in range(30)]
     assert gears.pert_list == sorted(gears.pert_list)
@@ -242,20 +238,20 @@ def test_published_attributes(pert_data: PertData) -> None:
         gears.train(epoch=3)
 
 
-def test_tracking_without_its_package_is_refused(pert_data: PertData, monkeypatch) -> None:
+def test_tracking_without_its_package_is_refused(pert_data, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'gears-perturb\[wandb\]'"):
         GEARS(pert_data, device="cpu", weight_bias_track=True)
 
 
-def test_model_needs_a_split(tmp_path: Path, toy_adata: AnnData, toy_go: dict) -> None:
+def test_model_needs_a_split(tmp_path, toy_adata, toy_go):
     pert_data = PertData(tmp_path, gene2go=toy_go)
     pert_data.new_data_process("toy", toy_adata)
     with pytest.raises(ValueError, match="prepare_split"):
         GEARS(pert_data)
 
 
-def test_a_model_that_was_never_trained_says_so(pert_data: PertData, tmp_path: Path, caplog) -> None:
+def test_a_model_that_was_never_trained_says_so(pert_data, tmp_path, caplog):
     gears = GEARS(pert_data, device="CPU")
     gears.model_initialize(hidden_size=8)
     assert "not trained" in repr(gears)
@@ -278,14 +274,14 @@ def test_a_model_that_was_never_trained_says_so(pert_data: PertData, tmp_path: P
     assert "not trained" not in caplog.text + repr(gears)
 
 
-def test_training_works_where_gradients_are_switched_off(pert_data: PertData) -> None:
+def test_training_works_where_gradients_are_switched_off(pert_data):
     expected = trained(pert_data).model.state_dict()
     with torch.no_grad():
         found = trained(pert_data).model.state_dict()
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
-def test_rank_and_world_size_are_set_to_what_they_are(pert_data: PertData) -> None:
+def test_rank_and_world_size_are_set_to_what_they_are(pert_data):
     gears = GEARS(pert_data, device="cpu")
     gears.is_distributed, gears.rank, gears.world_size = False, 0, 1
     for name, wrong in (("is_distributed", True), ("rank", 1), ("world_size", 2)):
@@ -293,7 +289,7 @@ def test_rank_and_world_size_are_set_to_what_they_are(pert_data: PertData) -> No
             setattr(gears, name, wrong)
 
 
-def test_a_save_path_that_is_a_link_stays_one(pert_data: PertData, tmp_path: Path) -> None:
+def test_a_save_path_that_is_a_link_stays_one(pert_data, tmp_path):
     """Also one whose target is not there yet, and in a second training, which writes beside the first model."""
     link, target = tmp_path / "model", tmp_path / "big_disk" / "model"
     link.symlink_to(target)
@@ -312,7 +308,7 @@ def test_a_save_path_that_is_a_link_stays_one(pert_data: PertData, tmp_path: Pat
     assert sorted(path.name for path in (tmp_path / "big_disk").iterdir()) == ["model", "predicted.h5ad"]
 
 
-def test_a_save_path_that_is_a_link_to_itself_is_named(pert_data: PertData, tmp_path: Path) -> None:
+def test_a_save_path_that_is_a_link_to_itself_is_named(pert_data, tmp_path):
     loop = tmp_path / "loop.h5ad"
     loop.symlink_to(loop)
     gears = GEARS(pert_data, device="cpu")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -43,7 +42,7 @@ def several() -> AnnData:
 
 
 @pytest.mark.parametrize("objective", ["moments", "cells"])
-def test_from_one_to_four_genes(tmp_path: Path, several: AnnData, toy_go: dict, objective: str) -> None:
+def test_from_one_to_four_genes(tmp_path, several, toy_go, objective):
     data = PertData(tmp_path, gene2go=toy_go)
     data.new_data_process("several", several)
     assert {len(condition) for condition in data.screen.conditions} == {0, 1, 2, 3, 4}

@@ -65,9 +65,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory, pert_data: PertData) -> Path
 
 
 @pytest.mark.parametrize("suffix", ["h5ad", "csv", "zarr"])
-def test_predict_replaces_no_file_without_overwrite(
-    saved: Path, pert_data: PertData, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predict_replaces_no_file_without_overwrite(saved, pert_data, suffix, tmp_path, capsys):
     output = tmp_path / f"mine.{suffix}"
     output.write_bytes(MINE)
     words = ["predict", str(saved), pert_data.pert_names[0], "--output", str(output), "--quiet"]
@@ -80,9 +78,7 @@ def test_predict_replaces_no_file_without_overwrite(
 
 
 @pytest.mark.parametrize("taken", ["screen.h5ad", "truth.npz"])
-def test_simulate_replaces_no_file_without_overwrite(
-    taken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_simulate_replaces_no_file_without_overwrite(taken, tmp_path, capsys):
     (tmp_path / taken).write_bytes(MINE)
     sizes = [
         f"--{name}={n}"
@@ -109,9 +105,7 @@ def test_simulate_replaces_no_file_without_overwrite(
     assert (tmp_path / taken).read_bytes() != MINE
 
 
-def test_functions_replace_no_file_without_overwrite(
-    pert_data: PertData, saved: Path, tmp_path: Path
-) -> None:
+def test_functions_replace_no_file_without_overwrite(pert_data, saved, tmp_path):
     model = GEARS.from_pretrained(saved, device="cpu")
     genes = pert_data.pert_names[:3]
     assert isinstance(pert_data.split, Split)
@@ -135,7 +129,7 @@ def test_functions_replace_no_file_without_overwrite(
 
 
 @pytest.mark.parametrize("name", ["p.h5ad", "p.zarr"])
-def test_a_folder_that_is_no_store_is_never_replaced(saved: Path, name: str, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_store_is_never_replaced(saved, name, tmp_path):
     model = GEARS.from_pretrained(saved, device="cpu")
     mine = tmp_path / name / "notes.txt"
     mine.parent.mkdir()
@@ -146,9 +140,7 @@ def test_a_folder_that_is_no_store_is_never_replaced(saved: Path, name: str, tmp
 
 
 @pytest.mark.parametrize("name", ["summary.csv", "report.html"])
-def test_a_report_replaces_a_report_and_no_file_of_the_user(
-    saved: Path, pert_data: PertData, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_replaces_a_report_and_no_file_of_the_user(saved, pert_data, name, tmp_path, capsys):
     model = GEARS(pert_data, device="cpu")
     model.load_pretrained(saved)
     scores: dict[str, Any] = {"n_split_half": 0, "metrics": ["relative_error"], "baselines": ["no_change"]}
@@ -166,9 +158,7 @@ def test_a_report_replaces_a_report_and_no_file_of_the_user(
 # -- model folders -----------------------------------------------------------------------
 
 
-def test_a_model_of_another_screen_is_not_replaced(
-    saved: Path, small_screen: tuple[AnnData, Any], tmp_path: Path
-) -> None:
+def test_a_model_of_another_screen_is_not_replaced(saved, small_screen, tmp_path):
     before = weights_in(saved)
     other = new_model(screen_in(tmp_path, small_screen[0][:, :-1].copy()))
     with pytest.raises(FileExistsError, match="holds a model of another screen"):
@@ -178,9 +168,7 @@ def test_a_model_of_another_screen_is_not_replaced(
     assert same_weights(before, weights_in(saved))
 
 
-def test_a_model_of_the_same_screen_is_replaced_with_one_line(
-    pert_data: PertData, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_model_of_the_same_screen_is_replaced_with_one_line(pert_data, tmp_path, caplog):
     path = tmp_path / "m"
     options = RUN | {"verbose": True, "save_path": str(path)}
     with caplog.at_level(logging.INFO, logger="gears"):
@@ -220,9 +208,7 @@ def interrupting() -> Iterator[str]:
     del LOGGERS["interrupting"]
 
 
-def test_an_earlier_model_stays_until_the_run_is_complete(
-    pert_data: PertData, tmp_path: Path, interrupting: str
-) -> None:
+def test_an_earlier_model_stays_until_the_run_is_complete(pert_data, tmp_path, interrupting):
     path, options = tmp_path / "m", RUN | {"checkpoint_every": 1}
     new_model(pert_data).train(**options, save_path=str(path))
     first = weights_in(path)
@@ -244,7 +230,7 @@ def test_an_earlier_model_stays_until_the_run_is_complete(
     assert same_weights(weights_in(path), weights_in(never_interrupted))
 
 
-def test_a_folder_of_the_user_beside_the_model_is_no_run(pert_data: PertData, saved: Path) -> None:
+def test_a_folder_of_the_user_beside_the_model_is_no_run(pert_data, saved):
     theirs = saved.with_name(f"{saved.name}.unfinished")
     theirs.mkdir()
     (theirs / "notes.txt").write_bytes(MINE)
@@ -265,7 +251,7 @@ with only_writer(Path(sys.argv[1]), "in use"):
 """
 
 
-def test_two_trainings_exclude_each_other(pert_data: PertData, tmp_path: Path) -> None:
+def test_two_trainings_exclude_each_other(pert_data, tmp_path):
     path = tmp_path / "m"
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -283,7 +269,7 @@ def test_two_trainings_exclude_each_other(pert_data: PertData, tmp_path: Path) -
     assert is_model(path)
 
 
-def test_the_lock_is_free_after_an_error(tmp_path: Path) -> None:
+def test_the_lock_is_free_after_an_error(tmp_path):
     with pytest.raises(ZeroDivisionError), only_writer(tmp_path / "m", "in use"):
         raise ZeroDivisionError
     with only_writer(tmp_path / "m", "in use"):

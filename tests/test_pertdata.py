@@ -7,17 +7,15 @@ import json
 import logging
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from anndata import AnnData
 
 from gears.conditions import Condition
 from gears.pertdata import PertData
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 
 @pytest.fixture
@@ -37,7 +35,7 @@ def state(data: PertData) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_published_signatures_stay() -> None:
+def test_published_signatures_stay():
     def names(function: Any) -> list[str]:
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD,)
         return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds][1:]
@@ -58,9 +56,7 @@ def test_published_signatures_stay() -> None:
     ]
 
 
-def test_every_way_in_gives_the_same_state(
-    data: PertData, toy_adata: AnnData, toy_go: dict[str, set[str]], tmp_path: Path
-) -> None:
+def test_every_way_in_gives_the_same_state(data, toy_adata, toy_go, tmp_path):
     expected = state(data)
     by_name, by_folder = (PertData(tmp_path / "data", gene2go=toy_go) for _ in range(2))
     by_name.load("toy")
@@ -74,7 +70,7 @@ def test_every_way_in_gives_the_same_state(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "elsewhere", "toy.h5ad"]
 
 
-def test_a_file_or_folder_by_name(tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]]) -> None:
+def test_a_file_or_folder_by_name(tmp_path, toy_adata, toy_go):
     data = PertData(tmp_path, gene2go=toy_go)
     toy_adata.write_h5ad(tmp_path / "Mine.h5ad")
     data.load("Mine")
@@ -94,9 +90,7 @@ def test_a_file_or_folder_by_name(tmp_path: Path, toy_adata: AnnData, toy_go: di
         data.load(data_path=tmp_path / "page.h5ad")
 
 
-def test_a_published_folder_is_prepared_beside_itself(
-    tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]]
-) -> None:
+def test_a_published_folder_is_prepared_beside_itself(tmp_path, toy_adata, toy_go):
     (tmp_path / "old").mkdir()
     toy_adata.write_h5ad(tmp_path / "old" / "perturb_processed.h5ad")
     data = PertData(tmp_path, gene2go=toy_go)
@@ -105,7 +99,7 @@ def test_a_published_folder_is_prepared_beside_itself(
     assert [p.name for p in (tmp_path / "old").iterdir()] == ["perturb_processed.h5ad"]
 
 
-def test_options_of_a_prepared_folder_must_agree(data: PertData) -> None:
+def test_options_of_a_prepared_folder_must_agree(data):
     data.load("toy", skip_calc_de=False)
     with pytest.raises(ValueError, match=r"other options \(skip_calc_de: False there, True here\)"):
         data.load("toy", skip_calc_de=True)
@@ -113,7 +107,7 @@ def test_options_of_a_prepared_folder_must_agree(data: PertData) -> None:
         data.load("toy", normalise=True)
 
 
-def test_a_new_screen_leaves_nothing_of_the_old_one(data: PertData, toy_adata: AnnData) -> None:
+def test_a_new_screen_leaves_nothing_of_the_old_one(data, toy_adata):
     data.prepare_split("simulation")
     data.get_dataloader(8)
     data.new_data_process("toy", toy_adata[:180].copy())
@@ -123,7 +117,7 @@ def test_a_new_screen_leaves_nothing_of_the_old_one(data: PertData, toy_adata: A
         data.get_dataloader(8)
 
 
-def test_using_it_too_early_says_what_to_do(tmp_path: Path, toy_go: dict[str, set[str]]) -> None:
+def test_using_it_too_early_says_what_to_do(tmp_path, toy_go):
     data = PertData(tmp_path, gene2go=toy_go)
     with pytest.raises(ValueError, match="new_data_process"):
         data.prepare_split()
@@ -134,9 +128,7 @@ def test_using_it_too_early_says_what_to_do(tmp_path: Path, toy_go: dict[str, se
 # Nodes of the perturbation graph
 
 
-def test_unannotated_genes_stay_as_isolated_nodes(
-    tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unannotated_genes_stay_as_isolated_nodes(tmp_path, toy_adata, toy_go, caplog):
     known = {gene: terms for gene, terms in toy_go.items() if gene not in ("GX03", "GX04")}
     data = PertData(tmp_path, gene2go=known)
     data.new_data_process("toy", toy_adata)
@@ -148,9 +140,7 @@ def test_unannotated_genes_stay_as_isolated_nodes(
     assert data.condition_nodes("GX03+GX02") == [data.node_map_pert["GX02"], data.node_map_pert["GX03"]]
 
 
-def test_unannotated_genes_can_be_dropped_on_both_ways(
-    tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unannotated_genes_can_be_dropped_on_both_ways(tmp_path, toy_adata, toy_go, caplog):
     known = {gene: terms for gene, terms in toy_go.items() if gene != "GX03"}
     processed, loaded = (PertData(tmp_path, gene2go=known) for _ in range(2))
     processed.new_data_process("toy", toy_adata, drop_unmapped=True)
@@ -166,9 +156,7 @@ def test_unannotated_genes_can_be_dropped_on_both_ways(
     assert "GX03+ctrl" in loaded.screen.labels
 
 
-def test_the_three_kinds_of_nodes(
-    tmp_path: Path, toy_adata: AnnData, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_three_kinds_of_nodes(tmp_path, toy_adata, caplog):
     go = {"GX00": ["a"], "FAR1": ["a"]}
     (tmp_path / "genes.txt").write_text("GX00\nFAR2\n")
     perturbed = {f"GX{i:02d}" for i in range(8)}
@@ -187,7 +175,7 @@ def test_the_three_kinds_of_nodes(
         assert [data.node_map_pert[gene] for gene in data.pert_names] == list(range(len(data.pert_names)))
 
 
-def test_condition_nodes(data: PertData) -> None:
+def test_condition_nodes(data):
     assert data.condition_nodes("ctrl") == []
     assert data.condition_nodes(Condition(("GX20",))) == [data.node_map_pert["GX20"]]  # never perturbed here
     with pytest.raises(KeyError, match=r"'GX0' is not in the perturbation graph; did you mean GX"):
@@ -197,7 +185,7 @@ def test_condition_nodes(data: PertData) -> None:
 # Splits and loaders
 
 
-def test_prepare_split_returns_a_table_and_sets_the_published_attributes(data: PertData) -> None:
+def test_prepare_split_returns_a_table_and_sets_the_published_attributes(data):
     table = data.prepare_split("simulation", 2, train_gene_set_size=0.7)
     assert isinstance(table, pd.DataFrame)
     assert data.split is not None
@@ -210,7 +198,7 @@ def test_prepare_split_returns_a_table_and_sets_the_published_attributes(data: P
     assert "ctrl" in data.set2conditions["train"]
 
 
-def test_custom_splits_from_dict_and_file(data: PertData, tmp_path: Path) -> None:
+def test_custom_splits_from_dict_and_file(data, tmp_path):
     parts = {"train": ["ctrl", "GX00+ctrl"], "val": ["GX01+ctrl"], "test": ["GX01+GX00"]}
     data.prepare_split("custom", split_dict=parts)
     assert data.set2conditions == parts | {"test": ["GX00+GX01"]}
@@ -221,7 +209,7 @@ def test_custom_splits_from_dict_and_file(data: PertData, tmp_path: Path) -> Non
         data.prepare_split("custom", split_dict=parts, split_dict_path=tmp_path / "split.json")
 
 
-def test_a_split_made_elsewhere_is_taken(data: PertData) -> None:
+def test_a_split_made_elsewhere_is_taken(data):
     from gears.data.splits import folds, make_split
 
     for split in folds(data.screen, 3):
@@ -235,7 +223,7 @@ def test_a_split_made_elsewhere_is_taken(data: PertData) -> None:
         data.use_split(make_split(["ctrl", *(f"X{i}+ctrl" for i in range(11))], "no_test"))
 
 
-def test_loaders_are_returned_and_set_in_every_mode(data: PertData) -> None:
+def test_loaders_are_returned_and_set_in_every_mode(data):
     for split, names in (
         ("simulation", ["train_loader", "val_loader", "test_loader"]),
         ("no_test", ["train_loader", "val_loader"]),
@@ -255,9 +243,7 @@ def test_loaders_are_returned_and_set_in_every_mode(data: PertData) -> None:
         data.get_dataloader_distributed(100, world_size=4, num_workers=0)
 
 
-def test_random_state_and_folder_of_the_caller_stay(
-    tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_state_and_folder_of_the_caller_stay(tmp_path, toy_adata, toy_go, monkeypatch):
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
     np.random.seed(1)  # noqa: NPY002
@@ -271,7 +257,7 @@ def test_random_state_and_folder_of_the_caller_stay(
 
 
 @pytest.mark.shared
-def test_a_real_screen(shared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_real_screen(shared, tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         data = PertData(tmp_path)
         data.load(data_path=shared / "data" / "norman2019_subset.h5ad")
@@ -299,14 +285,7 @@ def test_a_file_changed_after_preparing_is_warned_about(tmp_path, toy_adata, toy
 
 
 @pytest.mark.parametrize("style", ["gears", "scperturb", "in contexts"])
-def test_each_label_is_parsed_once(
-    style: str,
-    toy_adata: AnnData,
-    divided: AnnData,
-    toy_go: dict[str, set[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_each_label_is_parsed_once(style, toy_adata, divided, toy_go, tmp_path, monkeypatch):
     """While a file is prepared; afterwards neither opening, splitting nor loading parses any."""
     adata, options = toy_adata, {}
     if style == "scperturb":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import tempfile
-from pathlib import Path
 
 import anndata
 import numpy as np
@@ -22,9 +21,7 @@ def adata() -> anndata.AnnData:
     )[0]
 
 
-def test_three_lines_and_nothing_stays_on_disk(
-    adata: anndata.AnnData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_three_lines_and_nothing_stays_on_disk(adata, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = adata.copy()
     model = PerturbationModel(adata, device="cpu", network={"hidden_size": 8}, verbose=False)
@@ -45,9 +42,7 @@ def test_three_lines_and_nothing_stays_on_disk(
     assert not list(tmp_path.glob("gears-*"))
 
 
-def test_the_rna_of_a_mudata_is_taken_with_the_labels_of_the_whole(
-    adata: anndata.AnnData, tmp_path: Path
-) -> None:
+def test_the_rna_of_a_mudata_is_taken_with_the_labels_of_the_whole(adata, tmp_path):
     mudata = pytest.importorskip("mudata", reason="mudata is not installed")
     rna = adata.copy()
     labels = rna.obs.pop("condition")

@@ -78,7 +78,7 @@ def lab(tmp_path: Path, toy_adata: AnnData) -> Path:
     return tmp_path / "lab"
 
 
-def test_splits_graphs_and_priors_go_to_the_users_cache(lab: Path, user_cache: Path) -> None:
+def test_splits_graphs_and_priors_go_to_the_users_cache(lab, user_cache):
     before = files(lab)
     with closed(lab):
         predicted_G = trained(opened(lab))
@@ -91,14 +91,14 @@ def test_splits_graphs_and_priors_go_to_the_users_cache(lab: Path, user_cache: P
     assert files(user_cache) == made  # a folder that can be written to holds its own
 
 
-def test_what_a_read_only_folder_holds_is_used(lab: Path, user_cache: Path) -> None:
+def test_what_a_read_only_folder_holds_is_used(lab, user_cache):
     trained(opened(lab))
     with closed(lab):
         trained(opened(lab))
     assert not user_cache.exists()
 
 
-def test_no_place_at_all(lab: Path, user_cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_place_at_all(lab, user_cache, caplog):
     def build() -> dict[str, Any]:
         return {"a": np.zeros(1)}
 
@@ -112,7 +112,7 @@ def test_no_place_at_all(lab: Path, user_cache: Path, caplog: pytest.LogCaptureF
             cached_arrays(lab / "toy" / "graphs", "graph", {}, build)
 
 
-def test_links_keep_their_names(tmp_path: Path, toy_adata: AnnData) -> None:
+def test_links_keep_their_names(tmp_path, toy_adata):
     """Linked files of two replicates are two screens, named by the links; so are links to prepared folders."""
     work = tmp_path / "work"
     for name, adata in (("rep1", toy_adata), ("rep2", toy_adata[:180].copy())):

@@ -23,7 +23,7 @@ def pert_data(tmp_path_factory: pytest.TempPathFactory) -> PertData:
     return data
 
 
-def test_text_is_short_and_html_shows_it_escaped(pert_data: PertData) -> None:
+def test_text_is_short_and_html_shows_it_escaped(pert_data):
     model = GEARS(pert_data, device="cpu")
     assert repr(model) == "GEARS(not initialised, on cpu)"
     model.model_initialize(hidden_size=8)
@@ -44,7 +44,7 @@ def test_text_is_short_and_html_shows_it_escaped(pert_data: PertData) -> None:
     assert html_of("<b>").endswith(">&#x27;&lt;b&gt;&#x27;</pre>")
 
 
-def test_tables_of_splits_and_predictions(pert_data: PertData) -> None:
+def test_tables_of_splits_and_predictions(pert_data):
     parts = {part: len(labels) for part, labels in pert_data.split.parts.items()}
     assert repr(pert_data.split).startswith("Split('simulation', seed 1: ")
     assert f"{parts['train']} train" in repr(pert_data.split)

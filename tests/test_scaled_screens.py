@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import anndata
@@ -57,7 +56,7 @@ def perturbed(pert_data: PertData, part: str = "test") -> list[Any]:
     return [one for one in pert_data.split.conditions(part) if not one.is_control]  # type: ignore[union-attr]
 
 
-def test_predictions_below_zero_stay(model: GEARS, pert_data: PertData, tmp_path: Path) -> None:
+def test_predictions_below_zero_stay(model, pert_data, tmp_path):
     conditions = perturbed(pert_data)
     predicted = model.predict(conditions)
     assert predicted.clip is False
@@ -72,7 +71,7 @@ def test_predictions_below_zero_stay(model: GEARS, pert_data: PertData, tmp_path
     assert below_zero(frames[0].to_numpy()) > 0.2
 
 
-def test_a_saved_model_and_an_ensemble_know_it(model: GEARS, pert_data: PertData, tmp_path: Path) -> None:
+def test_a_saved_model_and_an_ensemble_know_it(model, pert_data, tmp_path):
     conditions = perturbed(pert_data)
     model.save_model(tmp_path / "m")
     loaded = GEARS.from_pretrained(tmp_path / "m", device="cpu")
@@ -82,9 +81,7 @@ def test_a_saved_model_and_an_ensemble_know_it(model: GEARS, pert_data: PertData
     assert below_zero(Ensemble([loaded, model]).predict(conditions).expression_UG) > 0.2
 
 
-def test_the_command_knows_it(
-    model: GEARS, pert_data: PertData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_knows_it(model, pert_data, tmp_path, capsys):
     model.save_model(tmp_path / "m")
     words = ["predict", str(tmp_path / "m"), pert_data.pert_names[0], "--quiet", "--output"]
     assert main([*words, str(tmp_path / "default.csv")]) == 0
@@ -98,7 +95,7 @@ def test_the_command_knows_it(
     capsys.readouterr()
 
 
-def test_scores_compare_what_is_predicted(model: GEARS) -> None:
+def test_scores_compare_what_is_predicted(model):
     table = model.evaluate("test", baselines=["no_change"])
     assert table is not None
     change = table[(table["method"] == "no_change") & (table["metric"] == "pearson_delta")]["value"]
@@ -113,7 +110,7 @@ def test_scores_compare_what_is_predicted(model: GEARS) -> None:
     )
 
 
-def test_validation_scores_the_prior_as_it_predicts(pert_data: PertData) -> None:
+def test_validation_scores_the_prior_as_it_predicts(pert_data):
     """The monitored score of the prior alone is that of its predictions below 0 as well."""
     from gears.evaluation.metrics import condition_metrics
     from gears.training.validation import validation_of
@@ -131,7 +128,7 @@ def test_validation_scores_the_prior_as_it_predicts(pert_data: PertData) -> None
 
 
 @pytest.mark.parametrize("name", sorted(BASELINES))
-def test_baselines_below_zero_stay(name: str, pert_data: PertData) -> None:
+def test_baselines_below_zero_stay(name, pert_data):
     conditions = perturbed(pert_data)
     genes = pert_data.screen.perturbed_genes
     embedding = GeneEmbedding(tuple(genes), np.random.default_rng(0).normal(size=(len(genes), 3)))
@@ -142,7 +139,7 @@ def test_baselines_below_zero_stay(name: str, pert_data: PertData) -> None:
     assert below_zero(clipped.predict(conditions)) == 0
 
 
-def test_compare_and_the_prior_alone(pert_data: PertData) -> None:
+def test_compare_and_the_prior_alone(pert_data):
     estimator = PriorEstimator(pert_data).fit(pert_data.screen, pert_data.split)  # type: ignore[arg-type]
     assert below_zero(estimator.predict(perturbed(pert_data)).mean_UG) > 0.2
     result = compare({}, pert_data.screen, [pert_data.split], baselines=["no_change", "train_mean"])
@@ -152,17 +149,13 @@ def test_compare_and_the_prior_alone(pert_data: PertData) -> None:
 
 
 @pytest.mark.parametrize("option", ["max_residual", "max_cell_residual"])
-def test_knock_down_filters_need_expression(
-    option: str, small_screen: tuple[AnnData, Any], tmp_path: Path
-) -> None:
+def test_knock_down_filters_need_expression(option, small_screen, tmp_path):
     pert_data = PertData(tmp_path, default_pert_graph=False)
     with pytest.raises(ValueError, match="compare expression, and X has negative values"):
         pert_data.new_data_process("scaled", z_scored(small_screen[0]), **{option: 0.5})
 
 
-def test_screens_without_negative_values_are_clipped_as_before(
-    small_screen: tuple[AnnData, Any], tmp_path: Path
-) -> None:
+def test_screens_without_negative_values_are_clipped_as_before(small_screen, tmp_path):
     pert_data = PertData(tmp_path, default_pert_graph=False)
     pert_data.new_data_process("small", small_screen[0])
     pert_data.prepare_split("simulation", seed=1)
@@ -182,9 +175,7 @@ def test_screens_without_negative_values_are_clipped_as_before(
     )
 
 
-def test_a_model_is_not_evaluated_on_another_scale(
-    small_screen: tuple[AnnData, Any], pert_data: PertData, tmp_path: Path
-) -> None:
+def test_a_model_is_not_evaluated_on_another_scale(small_screen, pert_data, tmp_path):
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=4)
     model.train(epochs=0, prior="auto", **QUIET)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +34,7 @@ ACCEPTED = {"loggers": "str | Sequence[str]", "save_path": "str | Path | None"}
 
 
 @pytest.mark.parametrize("function", TAKEN, ids=lambda function: function.__name__)
-def test_every_option_is_a_named_argument_with_its_type_and_default(function: Callable[..., Any]) -> None:
+def test_every_option_is_a_named_argument_with_its_type_and_default(function):
     fields = TAKEN[function].__dataclass_fields__  # type: ignore[attr-defined]
     parameters = dict(inspect.signature(function).parameters)
     assert parameters.pop("self")
@@ -49,7 +48,7 @@ def test_every_option_is_a_named_argument_with_its_type_and_default(function: Ca
         assert parameter.annotation == optional, name
 
 
-def test_one_and_several_processes_train_with_the_same_defaults(tmp_path: Path) -> None:
+def test_one_and_several_processes_train_with_the_same_defaults(tmp_path):
     parameters = inspect.signature(GEARS.train).parameters
     here = {name: parameters[name].default for name in TrainOptions.names()} | {"save_path": tmp_path / "m"}
     job = TrainingJob.check(tmp_path, "screen", None, {"save_path": tmp_path / "m"})
@@ -57,13 +56,13 @@ def test_one_and_several_processes_train_with_the_same_defaults(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("function", TAKEN, ids=lambda function: function.__name__)
-def test_an_unknown_name_is_an_error_with_the_nearest(function: Callable[..., Any]) -> None:
+def test_an_unknown_name_is_an_error_with_the_nearest(function):
     last = TAKEN[function].names()[-1]
     with pytest.raises(ValueError, match=f"unknown {TAKEN[function].kind} '{last}z'; did you mean '{last}'"):
         function(None, **{f"{last}z": 1})
 
 
-def test_an_earlier_name_warns_where_the_user_calls() -> None:
+def test_an_earlier_name_warns_where_the_user_calls():
     with (
         pytest.warns(DeprecationWarning, match="match_controls_by is called batch_key now") as warned,
         pytest.raises(AttributeError),

@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from anndata import AnnData
 
 from gears.pertdata import PertData
 from gears.published import load_cell_gears_folder
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 PARTS = {
     "train": ["ctrl", "GX00+ctrl", "GX01+ctrl", "GX02+ctrl", "GX00+GX01"],
@@ -58,7 +55,7 @@ def files(folder: Path) -> dict[str, int]:
     }
 
 
-def test_a_folder_is_taken_over(old: Path) -> None:
+def test_a_folder_is_taken_over(old):
     before = files(old)
     data = load_cell_gears_folder(old, "toy", split="simulation")
     assert data.dataset_path == old / "toy-prepared"
@@ -80,9 +77,7 @@ def data_order(data: PertData, names: list[str]) -> list[str]:
     return [label for label in data.screen.labels if label in names]
 
 
-def test_twins_of_a_published_split_are_put_together(
-    old: Path, toy_adata: AnnData, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_twins_of_a_published_split_are_put_together(old, toy_adata, caplog):
     labels = toy_adata.obs["condition"].astype(str).to_numpy()
     labels[np.flatnonzero(labels == "GX05+ctrl")[:6]] = "ctrl+GX05"
     toy_adata.obs["condition"] = labels
@@ -95,7 +90,7 @@ def test_twins_of_a_published_split_are_put_together(
     assert {"ctrl+GX05", "GX05+ctrl"} <= set(data.set2conditions["test"])
 
 
-def test_what_is_missing_is_named(old: Path) -> None:
+def test_what_is_missing_is_named(old):
     with pytest.raises(FileNotFoundError, match=r"no norman/perturb_processed\.h5ad"):
         load_cell_gears_folder(old, "norman")
     with pytest.raises(
@@ -121,7 +116,7 @@ class Evil:
 @pytest.mark.parametrize(
     "name", ["gene2go_all.pkl", "essential_all_data_pert_genes.pkl", "toy/splits/toy_simulation_1_0.75.pkl"]
 )
-def test_pickles_that_run_something_are_refused(old: Path, tmp_path: Path, name: str) -> None:
+def test_pickles_that_run_something_are_refused(old, tmp_path, name):
     (old / name).write_bytes(pickle.dumps({"train": Evil(tmp_path / "owned")}))
     with pytest.raises(ValueError, match=r"cannot be read as .*it refers to .*mkdir"):
         load_cell_gears_folder(old, "toy", split="simulation")

@@ -16,14 +16,11 @@ import threading
 from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from anndata import AnnData
 from old_screens import few_genes, put_norman, renamed
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 SCRIPTS = sorted(Path(__file__).with_name("scripts").glob("*.py"))
 PAGE = Path(__file__).parents[2] / "docs" / "cell_gears.md"
@@ -73,7 +70,7 @@ def url(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_it_runs(script: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs(script, url, monkeypatch):
     monkeypatch.setenv("FILES_URL", url)
     if script.stem != FIRST:  # ran for the others
         runpy.run_path(str(script))
@@ -112,7 +109,7 @@ def with_table(page: str, name: str, rows: str) -> str:
     )
 
 
-def test_the_page_has_the_table_of_these_scripts() -> None:
+def test_the_page_has_the_table_of_these_scripts():
     page = PAGE.read_text()
     assert table() in page
     assert with_table(page, "scripts", table()) == page

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from scipy import stats
 
 from gears.data.published import published_uns
-from gears.data.screen.prepared import PreparedScreen
 from gears.data.screen.statistics import ConditionStatistics, rank_genes, rank_rows, welch_t
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 
 def statistics_of(
@@ -29,7 +23,7 @@ def statistics_of(
     return ConditionStatistics(n_C, np.array(means), m2, *[zeros] * 5, control_of)
 
 
-def test_t_is_scipys() -> None:
+def test_t_is_scipys():
     rng = np.random.default_rng(0)
     means, variances = rng.random((5, 40)), rng.random((5, 40)) + 0.01
     n = [30, 2, 7, 100, 12]
@@ -40,17 +34,12 @@ def test_t_is_scipys() -> None:
         np.testing.assert_allclose(t[row - 1], expected, rtol=1e-12)
 
 
-def test_undefined_t_is_zero_and_a_sure_change_is_infinite() -> None:
-    t = welch_t(statistics_of([[0.0, 1.0, 1.0], [0.0, 2.0, 0.5]], [[0.0] * 3] * 2, [5, 5]), np.array([1]))
-    assert t.tolist() == [[0.0, np.inf, -np.inf]]
-
-
-def test_ties_go_by_gene_name() -> None:
+def test_ties_go_by_gene_name():
     t = np.array([[1.0, -1.0 - 1e-12, 3.0, 1.0]])
     assert rank_rows(t, ["D", "C", "A", "B"], 4).tolist() == [[2, 3, 1, 0]]
 
 
-def test_ranking_equals_scanpy(toy_template: AnnData, toy_screen: PreparedScreen) -> None:
+def test_ranking_equals_scanpy(toy_template, toy_screen):
     import scanpy
 
     adata = toy_template.copy()
@@ -69,7 +58,7 @@ def test_ranking_equals_scanpy(toy_template: AnnData, toy_screen: PreparedScreen
         assert [toy_screen.gene_ids[g] for g in ranking.order[i, :10]] == names[label].tolist()[:10]
 
 
-def test_top_genes(toy_screen: PreparedScreen) -> None:
+def test_top_genes(toy_screen):
     ranking = toy_screen.de
     assert ranking is not None
     some = toy_screen.id_of("GX03+ctrl")
@@ -84,7 +73,7 @@ def test_top_genes(toy_screen: PreparedScreen) -> None:
 
 
 @pytest.mark.shared
-def test_published_gene_lists_come_out(norman: PreparedScreen, shared: Path) -> None:
+def test_published_gene_lists_come_out(norman, shared):
     reference = json.loads((shared / "reference" / "norman_subset_de_and_metrics.json").read_text())
     uns = published_uns(norman)
     assert set(uns["rank_genes_groups_cov_all"]) == set(reference["rank_genes_groups_cov_all_top50"])
@@ -99,7 +88,7 @@ def test_published_gene_lists_come_out(norman: PreparedScreen, shared: Path) -> 
 
 
 @pytest.mark.shared
-def test_published_top_50_up_to_ties(norman: PreparedScreen, shared: Path) -> None:
+def test_published_top_50_up_to_ties(norman, shared):
     reference = json.loads((shared / "reference" / "norman_subset_de_and_metrics.json").read_text())
     assert norman.de is not None
     position = {gene: i for i, gene in enumerate(norman.gene_ids)}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,19 +28,18 @@ GENES = ["AHR", "FEV", "KLF1"]
         json.dumps({gene: ["T1"] for gene in GENES}).encode(),
         pickle.dumps(GENES),
         pickle.dumps(set(GENES)),
-        pickle.dumps(np.array(GENES)),
         pickle.dumps(np.array(GENES, dtype=object)),
         pickle.dumps(dict.fromkeys(GENES, 1)),
     ],
-    ids=range(12),  # the bytes of a pickled set differ from process to process
+    ids=range(11),  # the bytes of a pickled set differ from process to process
 )
-def test_the_kind_of_file_is_told_by_its_content(content: bytes, tmp_path: Path) -> None:
+def test_the_kind_of_file_is_told_by_its_content(content, tmp_path):
     (tmp_path / "genes.pkl").write_bytes(content)
     assert read_gene_set(tmp_path / "genes.pkl") == GENES
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"[1, 2]", b"\xff\xfe\x00\x01", pickle.dumps(7)])
-def test_files_without_genes_are_refused(content: bytes, tmp_path: Path) -> None:
+def test_files_without_genes_are_refused(content, tmp_path):
     (tmp_path / "genes").write_bytes(content)
     with pytest.raises(ValueError, match=r"one a line|one gene a line"):
         read_gene_set(tmp_path / "genes")
@@ -49,7 +47,7 @@ def test_files_without_genes_are_refused(content: bytes, tmp_path: Path) -> None
         read_gene_set(tmp_path / "absent")
 
 
-def test_nodes_of_the_three_kinds() -> None:
+def test_nodes_of_the_three_kinds():
     annotation = GeneAnnotation.from_dict({"B": ["t1"], "C": ["t2"]})
     options: dict[str, Any] = {"measured": ["M", "A"], "perturbed": ["Z", "A"]}
     nodes = graph_genes(annotation, **options, gene_set=None, default_pert_graph=True)
@@ -61,6 +59,6 @@ def test_nodes_of_the_three_kinds() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a/b", "..", ".hidden", "a\\b", "a\0"])
-def test_names_that_cannot_be_folders(name: str) -> None:
+def test_names_that_cannot_be_folders(name):
     with pytest.raises(ValueError, match="cannot name a folder"):
         folder_name(name)

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import json
-import logging
 import pickle
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from gears.conditions import Condition
-from gears.data.screen.prepared import PreparedScreen
-from gears.data.splits import SPLITS, Split, describe_splits, folds, make_split, prepare_split
+from gears.data.splits import SPLITS, Split, folds, make_split, prepare_split
 from gears.data.splits.custom import read_split_dict
-from gears.data.splits.labels import Labels
-from gears.data.splits.registry import SplitOptions
 
 GENES = [f"GX{i:02d}" for i in range(20)]
 SINGLES = [f"{gene}+ctrl" for gene in GENES]
@@ -35,7 +29,7 @@ def assert_no_leak(split: Split) -> None:
 
 
 @pytest.mark.shared
-def test_all_published_splits_come_out(shared: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_all_published_splits_come_out(shared, caplog):
     reference = json.loads((shared / "reference" / "norman_splits.json").read_text())
     assert len(reference["splits"]) == 18
     for key, expected in reference["splits"].items():
@@ -61,22 +55,11 @@ def test_all_published_splits_come_out(shared: Path, caplog: pytest.LogCaptureFi
             assert told[0].getMessage().startswith(f"{n_moved} label")
 
 
-@pytest.mark.shared
-def test_the_draws_before_spellings_are_put_together_are_the_published_ones(shared: Path) -> None:
-    reference = json.loads((shared / "reference" / "norman_splits.json").read_text())
-    for key, expected in reference["splits"].items():
-        name, seed = key.split("/")
-        draw = SPLITS[name].draw(Labels(tuple(reference["conditions"])), SplitOptions(seed=int(seed)))
-        assert {part: sorted(set(names)) for part, names in draw.parts.items()} == {
-            part: sorted(names) for part, names in expected["sets"].items()
-        }, key
-
-
 @pytest.mark.parametrize(
     "name", [name for name in SPLITS if name not in ("custom", "no_split", "context_held_out")]
 )
-@pytest.mark.parametrize("seed", range(4))
-def test_mirrored_spellings_never_leak(name: str, seed: int) -> None:
+@pytest.mark.parametrize("seed", range(2))
+def test_mirrored_spellings_never_leak(name, seed):
     mirrored = [*LABELS, *("+".join(reversed(label.split("+"))) for label in LABELS[1:])]
     split = make_split(mirrored, name, seed=seed)
     assert_no_leak(split)
@@ -87,8 +70,8 @@ def test_mirrored_spellings_never_leak(name: str, seed: int) -> None:
         assert list(labels) == [label for label in mirrored if label in set(labels)]  # the screen's order
 
 
-@pytest.mark.parametrize("seed", range(10))
-def test_triples_never_bring_a_held_out_gene_into_training(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_triples_never_bring_a_held_out_gene_into_training(seed):
     labels = [*LABELS, "GX00+GX01+GX15", "GX03+GX04+GX16", "GX05+GX06+GX07"]
     split = make_split(labels, "simulation", seed=seed)
     assert split.subgroup is not None
@@ -98,7 +81,7 @@ def test_triples_never_bring_a_held_out_gene_into_training(seed: int) -> None:
     assert_no_leak(split)
 
 
-def test_the_global_random_state_is_left_alone() -> None:
+def test_the_global_random_state_is_left_alone():
     np.random.seed(5)  # noqa: NPY002
     before = np.random.get_state()[1].tolist()  # noqa: NPY002
     for name in ("simulation", "combo_seen1", "no_test"):
@@ -108,35 +91,27 @@ def test_the_global_random_state_is_left_alone() -> None:
     assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
 
 
-def test_ctrl_is_a_token_and_not_a_substring() -> None:
+def test_ctrl_is_a_token_and_not_a_substring():
     labels = ["ctrl", *(f"ctrlX{i}+ctrl" for i in range(12)), "ctrlX0+ctrlX1", "ctrlX2+ctrlX3"]
     split = make_split(labels, "simulation_single", seed=1)
     assert set(split.excluded) == {"ctrlX0+ctrlX1", "ctrlX2+ctrlX3"}
 
 
-def test_simulation_single_works_and_names_its_subgroup() -> None:
-    split = make_split(["ctrl", *SINGLES[:12]], "simulation_single")
-    assert split.subgroup is not None
-    assert list(split.subgroup["test_subgroup"]) == ["unseen_single"]
-    assert sorted(split.subgroup["test_subgroup"]["unseen_single"]) == sorted(split.parts["test"])
-    assert "ctrl" in split.parts["train"]
-
-
 @pytest.mark.parametrize("name", ["single", "combo_seen0", "combo_seen1", "combo_seen2", "no_test"])
-def test_an_empty_part_is_an_error_with_counts_and_a_way_out(name: str) -> None:
+def test_an_empty_part_is_an_error_with_counts_and_a_way_out(name):
     labels = ["ctrl", *SINGLES[:8]]
     with pytest.raises(ValueError, match=r"8 singles and 0 combinations.*'simulation") as caught:
         make_split(labels, name)
     assert "test" in str(caught.value) or "val" in str(caught.value)
 
 
-def test_an_empty_split_is_not_cached(toy_screen: PreparedScreen) -> None:
+def test_an_empty_split_is_not_cached(toy_screen):
     with pytest.raises(ValueError, match="without a perturbed condition"):
         prepare_split(toy_screen, "single", seed=77)
     assert not list((toy_screen.folder / "splits").glob("single-*"))
 
 
-def test_unknown_names_are_answered_with_near_ones() -> None:
+def test_unknown_names_are_answered_with_near_ones():
     with pytest.raises(ValueError, match=r"unknown split 'simulaton'.*'simulation'"):
         make_split(LABELS, "simulaton")
     with pytest.raises(ValueError, match=r"unknown perturbed gene 'GX0'"):
@@ -147,13 +122,13 @@ def test_unknown_names_are_answered_with_near_ones() -> None:
         make_split(LABELS, "simulation", seed=-1)
 
 
-def test_an_argument_without_effect_warns(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_argument_without_effect_warns(caplog):
     make_split(LABELS, "combo_seen2", train_gene_set_size=0.5)
     assert "makes no use of train_gene_set_size" in caplog.text
 
 
 @pytest.mark.parametrize("spelling", [["GX03", "GX11"], "GX03_GX11", {"GX11", "GX03"}])
-def test_test_genes_by_list_set_or_joined_name(spelling: Any) -> None:
+def test_test_genes_by_list_set_or_joined_name(spelling):
     split = make_split(LABELS, "simulation", test_perts=spelling, only_test_set_perts=True)
     for condition in split.conditions("train") + split.conditions("val"):
         assert {"GX03", "GX11"}.isdisjoint(condition.genes)
@@ -162,25 +137,25 @@ def test_test_genes_by_list_set_or_joined_name(spelling: Any) -> None:
     assert set(split.subgroup["test_subgroup"]["unseen_single"]) == unseen
 
 
-def test_infeasible_test_genes_are_explained() -> None:
+def test_infeasible_test_genes_are_explained():
     with pytest.raises(ValueError, match="leave 4 for training"):
         make_split(LABELS, "simulation", test_perts=GENES[:16])
 
 
-def test_named_combinations_are_the_test_part() -> None:
+def test_named_combinations_are_the_test_part():
     split = make_split(LABELS, "combo_seen2", test_perts=["GX01+GX00", "GX02+GX03"])
     assert set(split.parts["test"]) == {"GX00+GX01", "GX02+GX03"}
     with pytest.raises(ValueError, match="no combination"):
         make_split(LABELS, "combo_seen2", test_perts=["GX01+ctrl"])
 
 
-def test_named_test_genes_of_the_fraction_splits() -> None:
+def test_named_test_genes_of_the_fraction_splits():
     split = make_split(LABELS, "single", test_pert_genes=["GX04", "GX15"])
     assert set(split.parts["test"]) == {"GX04+ctrl", "GX15+ctrl"}
     assert all("GX04" in label.split("+") or "validation" in why for label, why in split.excluded.items())
 
 
-def test_subgroups_of_every_split_count_genes_seen_in_training() -> None:
+def test_subgroups_of_every_split_count_genes_seen_in_training():
     split = make_split(LABELS, "combo_seen1", seed=2)
     assert split.subgroup is not None
     seen = {g for part in ("train", "val") for c in split.conditions(part) for g in c.genes}
@@ -195,7 +170,7 @@ def test_subgroups_of_every_split_count_genes_seen_in_training() -> None:
 # Custom splits
 
 
-def test_custom_resolves_other_spellings_and_keeps_twins_together() -> None:
+def test_custom_resolves_other_spellings_and_keeps_twins_together():
     labels = ["ctrl", "GX00+ctrl", "ctrl+GX00", "GX01+ctrl", "GX02+GX03", "GX04+ctrl"]
     given = {"train": ["ctrl", "GX00+ctrl"], "val": ["ctrl+GX01"], "test": ("GX03+GX02",)}
     split = make_split(labels, "custom", split_dict=given)
@@ -217,20 +192,20 @@ def test_custom_resolves_other_spellings_and_keeps_twins_together() -> None:
         ({"val": ["ctrl"], "train": ["GX00+ctrl"]}, r"leaves val without"),
     ],
 )
-def test_custom_is_checked(change: dict[str, Any], message: str) -> None:
+def test_custom_is_checked(change, message):
     given = {key: value for key, value in (CUSTOM | change).items() if value is not None}
     with pytest.raises(ValueError, match=message):
         make_split(LABELS, "custom", split_dict=given)
 
 
-def test_custom_without_parts_says_what_is_needed() -> None:
+def test_custom_without_parts_says_what_is_needed():
     with pytest.raises(ValueError, match="needs split_dict"):
         make_split(LABELS, "custom")
     with pytest.raises(ValueError, match="dict of lists"):
         make_split(LABELS, "custom", split_dict=["ctrl"])
 
 
-def test_custom_files(tmp_path: Path) -> None:
+def test_custom_files(tmp_path):
     (tmp_path / "split.json").write_text(json.dumps(CUSTOM))
     (tmp_path / "split.pkl").write_bytes(pickle.dumps(CUSTOM))
     make_split(LABELS, "custom", split_dict=CUSTOM).save(tmp_path / "saved.json")
@@ -248,7 +223,7 @@ def test_custom_files(tmp_path: Path) -> None:
 # The split object and its cache
 
 
-def test_split_round_trip(tmp_path: Path) -> None:
+def test_split_round_trip(tmp_path):
     split = make_split(LABELS, "simulation", seed=3, test_perts=["GX01"])
     again = Split.load(split.save(tmp_path / "split.json"))
     assert again == split
@@ -256,21 +231,14 @@ def test_split_round_trip(tmp_path: Path) -> None:
     assert make_split(LABELS, "simulation", seed=4).hash != split.hash
 
 
-def test_a_split_with_an_overlap_cannot_be_made() -> None:
+def test_a_split_with_an_overlap_cannot_be_made():
     with pytest.raises(ValueError, match="in both 'train' and 'test'"):
         Split("custom", 1, {}, {"train": ("A+B",), "test": ("B+A",)})
     with pytest.raises(ValueError, match="unknown part"):
         Split("custom", 1, {}, {"trian": ("A+B",)})
 
 
-def test_conditions_of_a_part_are_distinct() -> None:
-    split = Split("custom", 1, {}, {"train": ("ctrl", "A+ctrl", "ctrl+A")})
-    assert [condition.name for condition in split.conditions("train")] == ["ctrl", "A+ctrl"]
-    with pytest.raises(ValueError, match="valid: train"):
-        split.conditions("test")
-
-
-def test_summary_lists_every_label(toy_screen: PreparedScreen) -> None:
+def test_summary_lists_every_label(toy_screen):
     split = prepare_split(toy_screen, "simulation")
     table = split.summary(toy_screen)
     assert list(table.columns) == ["condition", "part", "subgroup", "n_cells", "reason"]
@@ -278,9 +246,3 @@ def test_summary_lists_every_label(toy_screen: PreparedScreen) -> None:
     assert table["n_cells"].sum() == 216
     groups = {"combo_seen0", "combo_seen1", "combo_seen2", "unseen_single"}
     assert set(table.loc[table["part"] == "test", "subgroup"]) <= groups
-
-
-def test_every_split_is_described(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        text = describe_splits()
-    assert all(f"{name}: " in text for name in SPLITS)

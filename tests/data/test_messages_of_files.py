@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
-
 import h5py
 import numpy as np
 import pytest
@@ -13,21 +10,18 @@ from anndata.io import write_elem
 from gears.data.reading.open import open_screen
 from gears.data.screen.prepare import locate_screen
 
-if TYPE_CHECKING:
-    from anndata import AnnData
-
 
 @pytest.mark.parametrize(
     "address", ["https://zenodo.org/a/x.h5ad", "s3://bucket/x.h5ad", "ftp://x.org/y", "gs:/b/x.zarr"]
 )
-def test_addresses_are_refused(address: str) -> None:
+def test_addresses_are_refused(address):
     for function in (open_screen, locate_screen):
         with pytest.raises(ValueError, match=r"is a web address \(\w+\).*download it first"):
             function(address)
 
 
 @pytest.mark.parametrize("rna", ["rna", "GEX", "spliced_rna"])
-def test_mudata_is_named_with_its_modalities(rna: str, toy_adata: AnnData, tmp_path: Path) -> None:
+def test_mudata_is_named_with_its_modalities(rna, toy_adata, tmp_path):
     file = tmp_path / "x.h5mu"
     with h5py.File(file, "w") as written:
         for name in (rna, "adt"):
@@ -39,7 +33,7 @@ def test_mudata_is_named_with_its_modalities(rna: str, toy_adata: AnnData, tmp_p
     assert f".mod['{rna}'].write_h5ad" in str(caught.value)
 
 
-def test_loom_is_named(tmp_path: Path) -> None:
+def test_loom_is_named(tmp_path):
     with h5py.File(tmp_path / "x.loom", "w") as written:
         written["matrix"] = np.ones((3, 4))
         written["row_attrs/Gene"] = np.array(["A", "B", "C"], dtype="S")
@@ -49,9 +43,7 @@ def test_loom_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("code", "name"), [(32015, "zstd"), (32001, "blosc"), (32004, "lz4")])
-def test_a_filter_that_is_not_installed_is_named(
-    code: int, name: str, toy_adata: AnnData, tmp_path: Path
-) -> None:
+def test_a_filter_that_is_not_installed_is_named(code, name, toy_adata, tmp_path):
     file = tmp_path / "x.h5ad"
     toy_adata.write_h5ad(file)
     with h5py.File(file, "r+") as written:

@@ -35,7 +35,7 @@ def part(whole: AnnData) -> AnnData:
     return whole[:, :-1].copy()
 
 
-def test_names_that_differ_in_case_are_two_screens(whole: AnnData, part: AnnData, tmp_path: Path) -> None:
+def test_names_that_differ_in_case_are_two_screens(whole, part, tmp_path):
     prepared(tmp_path, "ToySet", whole)
     prepared(tmp_path, "TOYSET", part)
     for name, adata in (("ToySet", whole), ("TOYSET", part)):
@@ -46,15 +46,13 @@ def test_names_that_differ_in_case_are_two_screens(whole: AnnData, part: AnnData
 
 
 @pytest.mark.parametrize("name", ["toyset", "TOYSET"])
-def test_a_name_in_another_case_finds_the_only_one(name: str, whole: AnnData, tmp_path: Path) -> None:
+def test_a_name_in_another_case_finds_the_only_one(name, whole, tmp_path):
     prepared(tmp_path, "ToySet", whole)
     assert loaded(tmp_path, data_name=name).screen.folder.name == "ToySet"
     assert loaded(tmp_path, data_path=tmp_path / name).screen.folder.name == "ToySet"
 
 
-def test_a_second_file_of_one_stem_is_reported(
-    whole: AnnData, part: AnnData, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_second_file_of_one_stem_is_reported(whole, part, tmp_path, caplog):
     files = []
     for folder, adata in (("rep1", whole), ("rep2", part)):
         (tmp_path / folder).mkdir()

@@ -6,22 +6,19 @@ import gzip
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anndata
 import h5py
 import numpy as np
 import pandas as pd
 import pytest
+from anndata import AnnData
 from scipy import io, sparse
 
 from gears.data.reading.guides import add_guides
 from gears.data.reading.open import open_screen
 from gears.data.screen.prepare import locate_screen, prepare_screen
 from gears.pertdata import PertData
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 
 @pytest.fixture
@@ -95,9 +92,7 @@ WRITTEN: dict[str, tuple[Callable[[AnnData, Path], None], str]] = {
 
 @pytest.mark.filterwarnings("ignore:.*zarr.*")
 @pytest.mark.parametrize("kind", WRITTEN)
-def test_every_kind_of_file_gives_the_same_screen(
-    kind: str, raw: AnnData, toy_go: dict[str, set[str]], tmp_path: Path
-) -> None:
+def test_every_kind_of_file_gives_the_same_screen(kind, raw, toy_go, tmp_path):
     write, name = WRITTEN[kind]
     write(raw, tmp_path / name)
     expected = prepare_screen(raw, tmp_path / "expected", normalize=True)
@@ -112,7 +107,7 @@ def test_every_kind_of_file_gives_the_same_screen(
     np.testing.assert_array_equal(data.screen.cell_label, expected.cell_label)
 
 
-def test_backed_files(raw: AnnData, tmp_path: Path) -> None:
+def test_backed_files(raw, tmp_path):
     raw.write_h5ad(tmp_path / "toy.h5ad")
     backed = open_screen(tmp_path / "toy.h5ad", backed=True)
     assert backed.isbacked
@@ -121,16 +116,15 @@ def test_backed_files(raw: AnnData, tmp_path: Path) -> None:
     backed.file.close()
 
 
-@pytest.mark.parametrize("form", [np.int32, np.int64, np.uint16, np.float64])
-@pytest.mark.parametrize("dense", [True, False])
-def test_counts_of_any_type(raw: AnnData, tmp_path: Path, form: type, dense: bool) -> None:
+@pytest.mark.parametrize(("form", "dense"), [(np.int64, True), (np.uint16, False)])
+def test_counts_of_any_type(raw, tmp_path, form, dense):
     expected = prepare_screen(raw, tmp_path / "expected", normalize=True)
     raw.X = raw.X.toarray().astype(form) if dense else raw.X.astype(form)
     found = prepare_screen(raw, tmp_path / "found", normalize=True)
     np.testing.assert_array_equal(found.cells.csr().data, expected.cells.csr().data)
 
 
-def test_the_files_of_a_folder_keep_their_names(raw: AnnData, tmp_path: Path) -> None:
+def test_the_files_of_a_folder_keep_their_names(raw, tmp_path):
     split_up(raw, tmp_path / "parts")
     whole = open_screen(tmp_path / "parts")
     assert whole.obs["source_file"].value_counts().to_dict() == {"b": 116, "a": 100}
@@ -177,13 +171,13 @@ def bad_files(raw: AnnData, folder: Path) -> dict[str, tuple[type, str]]:
     }
 
 
-def test_what_cannot_be_read_says_why(raw: AnnData, tmp_path: Path) -> None:
+def test_what_cannot_be_read_says_why(raw, tmp_path):
     for name, (error, words) in bad_files(raw, tmp_path).items():
         with pytest.raises(error, match=words):
             open_screen(tmp_path / name)
 
 
-def test_a_file_as_data_path(raw: AnnData, tmp_path: Path) -> None:
+def test_a_file_as_data_path(raw, tmp_path):
     raw.write_h5ad(tmp_path / "toy.h5ad")
     with pytest.raises(NotADirectoryError, match=r"data_path .*toy.h5ad is a file.*load\(data_path="):
         PertData(tmp_path / "toy.h5ad")
@@ -191,7 +185,7 @@ def test_a_file_as_data_path(raw: AnnData, tmp_path: Path) -> None:
         PertData(tmp_path / "toy.h5ad" / "deeper")
 
 
-def test_what_data_means(raw: AnnData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_data_means(raw, tmp_path, monkeypatch):
     """A path, whatever is there; else a name in the folder of prepared screens."""
     work = tmp_path / "work"
     (tmp_path / "published").mkdir()
@@ -217,7 +211,7 @@ def test_what_data_means(raw: AnnData, tmp_path: Path, monkeypatch: pytest.Monke
     assert locate_screen("screen", work) == work / "screen.h5"
 
 
-def test_screens_without_cells_or_genes(raw: AnnData, tmp_path: Path) -> None:
+def test_screens_without_cells_or_genes(raw, tmp_path):
     with pytest.raises(ValueError, match="there are no cells"):
         prepare_screen(raw[:0].copy(), tmp_path / "toy")
     with pytest.raises(ValueError, match="there are no genes"):
@@ -227,7 +221,7 @@ def test_screens_without_cells_or_genes(raw: AnnData, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_10x_file_keeps_ids_of_repeated_symbols(raw: AnnData, version: int, tmp_path: Path) -> None:
+def test_a_10x_file_keeps_ids_of_repeated_symbols(raw, version, tmp_path):
     raw.var["gene_name"] = ["GX00", *raw.var["gene_name"][1:-1], "GX00"]
     write_10x_h5(raw, tmp_path / "counts.h5", version=version)
     found = open_screen(tmp_path / "counts.h5")
@@ -236,7 +230,7 @@ def test_a_10x_file_keeps_ids_of_repeated_symbols(raw: AnnData, version: int, tm
     np.testing.assert_array_equal(found.X.toarray(), raw.X.toarray())
 
 
-def test_10x_files_that_do_not_fit_together(raw: AnnData, tmp_path: Path) -> None:
+def test_10x_files_that_do_not_fit_together(raw, tmp_path):
     for name, change in {
         "barcodes": lambda matrix: matrix["barcodes"][:-1],
         "indices": lambda matrix: matrix["indices"][:] + 30,
@@ -256,7 +250,7 @@ def test_10x_files_that_do_not_fit_together(raw: AnnData, tmp_path: Path) -> Non
 # Guides
 
 
-def test_guides_in_every_form(raw: AnnData, toy_adata: AnnData, tmp_path: Path) -> None:
+def test_guides_in_every_form(raw, toy_adata, tmp_path):
     plain = anndata.AnnData(raw.X, obs=pd.DataFrame(index=raw.obs_names), var=raw.var)
     wide = pd.read_csv(write_guides(raw, tmp_path / "wide.csv"))
     long = wide.assign(target_gene=wide["target_gene"].str.split("|")).explode("target_gene")
@@ -279,9 +273,7 @@ def test_guides_in_every_form(raw: AnnData, toy_adata: AnnData, tmp_path: Path) 
         add_guides(plain, called, {guide: gene for guide, gene in targets.items() if gene != "GX00"})
 
 
-def test_cells_without_a_guide_are_no_controls(
-    raw: AnnData, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_cells_without_a_guide_are_no_controls(raw, tmp_path, caplog):
     plain = anndata.AnnData(raw.X, obs=pd.DataFrame(index=raw.obs_names), var=raw.var)
     table = pd.read_csv(write_guides(raw, tmp_path / "guides.csv"))
     table.loc[:4, "target_gene"] = "None"

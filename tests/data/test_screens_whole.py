@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -41,7 +40,7 @@ def trained(data: PertData, split: str, epochs: int = 1) -> GEARS:
 
 @pytest.mark.shared
 @pytest.mark.parametrize("name", REAL)
-def test_a_real_screen_from_file_to_score(name: str, shared: Path, tmp_path: Path) -> None:
+def test_a_real_screen_from_file_to_score(name, shared, tmp_path):
     options, split = REAL[name]
     data = PertData(tmp_path, default_pert_graph=False)
     data.load(data_path=shared / "data" / f"{name}_subset.h5ad", **options)

@@ -30,10 +30,10 @@ def truth_means(screen) -> np.ndarray:
     return screen.statistics.mean[[screen.id_of(label) for label in TEST]]
 
 
-@pytest.fixture
-def compared(additive_screen, letters_go):
+@pytest.fixture(scope="module")
+def compared(make_additive_screen, letters_go):
     """A model that predicts the control everywhere, beside every default baseline."""
-    screen, split = additive_screen
+    screen, split = make_additive_screen()
     predicted = np.tile(screen.statistics.mean[0], (4, 1))
     return comparison_table(
         predicted, TEST, screen, split, metrics=[*DEFAULT, "spread", "rank"], annotation=letters_go
@@ -81,10 +81,7 @@ def test_tidy_table_has_every_method_condition_and_metric(compared):
     single = compared[compared["condition"] != "*"]
     of_sd = [name for name in DEFAULT if METRICS[name].needs_sd]
     stated = single[single["metric"].isin(of_sd)]
-    assert set(stated["method"]) == {
-        "train_mean",
-        "train_mean_cells",
-    }  # the others state no standard deviations
+    assert set(stated["method"]) == {"train_mean", "train_mean_cells"}  # the others state no deviations
     assert len(stated) == 4 * 2 * len(of_sd)
     assert len(single) - len(stated) == 4 * (1 + len(DEFAULT_BASELINES)) * (len(DEFAULT) + 1 - len(of_sd))
     assert not single.duplicated(["condition", "method", "metric"]).any()
@@ -168,7 +165,7 @@ def test_baselines_that_cannot_be_fitted_are_left_out_with_a_reason(additive_scr
 def test_screen_without_ranking_still_gives_a_table(additive_screen):
     screen, split = additive_screen
     screen.de = None
-    table = comparison_table(truth_means(screen), TEST, screen, split)
+    table = comparison_table(truth_means(screen), TEST, screen, split, baselines=["train_mean"])
     assert table.loc[table["metric"] == "mse_top20_de", "value"].isna().all()
     assert set(verdict_table(table)["metric"]) == {
         "pearson_delta_ref",
@@ -181,15 +178,8 @@ def test_screen_without_ranking_still_gives_a_table(additive_screen):
 def test_further_predictions_and_a_name_for_the_model(additive_screen):
     screen, split = additive_screen
     predicted = truth_means(screen)
-    table = comparison_table(
-        predicted,
-        TEST,
-        screen,
-        split,
-        baselines=["additive"],
-        others={"no_perturb": predicted * 0},
-        method="run1",
-    )
+    more = {"baselines": ["additive"], "others": {"no_perturb": predicted * 0}, "method": "run1"}
+    table = comparison_table(predicted, TEST, screen, split, **more)
     assert list(dict.fromkeys(table["method"])) == ["run1", "no_perturb", "additive"]
     assert "run1" in verdict(table)
     assert set(verdict_table(table)["baseline"]) == {"additive"}  # others are no baselines

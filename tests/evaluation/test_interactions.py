@@ -81,20 +81,6 @@ def test_theil_sen_is_exact_on_exact_combinations_and_ignores_wild_genes():
     assert np.abs(least_squares - [1.3, -0.4]).max() > 2
 
 
-def test_theil_sen_agrees_with_scikit_learn():
-    linear_model = pytest.importorskip("sklearn.linear_model")
-    a, b = changes(3, 60)
-    x = np.stack([a, b], axis=1)
-    y = 0.8 * a + 1.1 * b + 0.3 * np.random.default_rng(4).standard_t(2, size=60)
-    theirs = linear_model.TheilSenRegressor(
-        fit_intercept=False, max_subpopulation=1e5, tol=1e-8, random_state=0
-    )
-    assert theil_sen(x, y) == pytest.approx(tuple(theirs.fit(x, y).coef_), abs=1e-4)
-    drawn = theil_sen(x, y, seed=1, max_pairs=1500)
-    assert drawn == pytest.approx(theil_sen(x, y), abs=0.1)
-    assert drawn == theil_sen(x, y, seed=1, max_pairs=1500)
-
-
 def test_scores_are_plain_floats_with_the_published_names():
     a, b = changes()
     scores = interaction_scores(a, b, a + b)
@@ -110,14 +96,7 @@ def test_scores_are_plain_floats_with_the_published_names():
 
 @pytest.mark.parametrize(
     ("c1", "c2", "expected"),
-    [
-        (1.0, 0.0, 3.0),
-        (0.0, 1.0, 3.0),
-        (0.0, 0.0, 0.0),
-        (1.0, -1.0, 0.0),
-        (-2.0, 0.2, 1.0),
-        (1e-9, 1e-12, 0.0),
-    ],
+    [(1, 0, 3), (0, 1, 3), (0, 0, 0), (1, -1, 0), (-2, 0.2, 1), (1e-9, 1e-12, 0)],
 )
 def test_dominance_is_a_number_for_zero_and_opposite_coefficients(c1, c2, expected):
     assert dominance(c1, c2) == pytest.approx(expected)
@@ -161,12 +140,8 @@ def test_order_of_genes_and_of_the_two_singles_does_not_matter(seed):
     swapped = interaction_scores(b, a, double)
     for name in SCORES:
         assert moved[name] == pytest.approx(scores[name], abs=1e-3)
-    for name, other in (
-        ("c1", "c2"),
-        ("dcor_first", "dcor_second"),
-        ("mag", "mag"),
-        ("dominance", "dominance"),
-    ):
+    pairs = {"c1": "c2", "dcor_first": "dcor_second", "mag": "mag", "dominance": "dominance"}
+    for name, other in pairs.items():
         assert swapped[name] == pytest.approx(scores[other], abs=1e-3)
 
 
@@ -186,24 +161,16 @@ def test_bad_changes_are_refused():
 @pytest.fixture(scope="module")
 def known() -> tuple:
     return simulated_screen(
-        n_genes=100,
-        n_singles=14,
-        n_pairs=30,
-        cells_per_condition=80,
-        n_control=400,
-        effect_size=0.9,
-        interaction_size=1.2,
-        interaction_share=0.6,
-        target_effect=0.0,
-        seed=4,
-    )
+        n_genes=100, n_singles=10, n_pairs=15, cells_per_condition=80, n_control=400, effect_size=0.9,
+        interaction_size=1.2, interaction_share=0.6, target_effect=0.0, seed=4,
+    )  # fmt: skip
 
 
 def test_kinds_of_a_simulated_screen_are_found_from_the_expected_changes(known):
     truth = known[1]
     table = interaction_table(dict(zip(truth.conditions, truth.delta_CG, strict=True)))
     kinds = table["condition"].map(lambda name: truth.interactions[Condition.parse(name)])
-    assert len(table) == 30
+    assert len(table) == 15
     assert (table["kind"] == kinds).all()
     strength = kinds.map({"suppression": -1, "additive": 0, "synergy": 1})
     assert spearmanr(table["strength"], strength).statistic > 0.9
@@ -221,7 +188,7 @@ def test_kinds_are_found_from_the_cells_and_ranked(known, tmp_path):
     strength = kinds.map({"suppression": -1, "additive": 0, "synergy": 1})
     assert spearmanr(table["strength"], strength).statistic > 0.85
     assert (table["kind"] == kinds).mean() > 0.8
-    assert table["rank"].tolist() == list(range(1, 31))
+    assert table["rank"].tolist() == list(range(1, 16))
     some = {c: truth.delta(c) for c in truth.conditions[:20]}
     assert interaction_table(some, by="dominance")["dominance"].is_monotonic_decreasing
     with pytest.raises(ValueError, match="did you mean 'dominance'"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ SHARED = {
 
 
 @pytest.mark.shared
-def test_registered_metrics_give_the_published_values(shared: Path, tmp_path: Path):
+def test_registered_metrics_give_the_published_values(shared, tmp_path):
     values = json.loads((shared / "reference" / "norman_subset_de_and_metrics.json").read_text())
     data = PertData(tmp_path, default_pert_graph=False)
     data.new_data_process("norman", read_h5ad(shared / "data" / "norman2019_subset.h5ad"))

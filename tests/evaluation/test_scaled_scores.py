@@ -120,14 +120,9 @@ def test_without_training_conditions_nothing_is_scaled(data, truth):
 def test_table_holds_the_shares_whose_mean_is_the_scaled_score(data, truth):
     predicted = make_baseline("additive").fit(data.screen, data.split).predict(truth.conditions)
     table = comparison_table(
-        predicted,
-        truth.conditions,
-        data.screen,
-        data.split,
-        metrics=["mse", "pearson_delta", "energy_distance", "spread"],
-        baselines=["train_mean", "no_change"],
-        n_split_half=2,
-    )
+        predicted, truth.conditions, data.screen, data.split, baselines=["train_mean", "no_change"],
+        metrics=["mse", "pearson_delta", "energy_distance", "spread"], n_split_half=2,
+    )  # fmt: skip
     assert {"scaled", "half_value", "half_floor", "half_ceiling"} <= set(table.columns)
     summary = interval_table(table, Bootstrap(n=200)).set_index(["subgroup", "method", "metric"])
     mse = table[(table["metric"] == "mse") & (table["method"] == "model")]
@@ -149,6 +144,7 @@ def tidy(values: dict[str, list[float]], metric: str = "mse", **more) -> pd.Data
     return pd.DataFrame(rows).assign(**more)
 
 
+@pytest.mark.long
 def test_intervals_cover_the_mean_of_normal_values_as_often_as_they_say():
     rng = np.random.default_rng(0)
     inside = 0

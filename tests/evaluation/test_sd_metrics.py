@@ -60,7 +60,7 @@ def test_without_standard_deviations_they_are_undefined():
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_the_right_standard_deviation_has_the_best_score_and_the_coverage_it_states(factor: float):
+def test_the_right_standard_deviation_has_the_best_score_and_the_coverage_it_states(factor):
     rng = np.random.default_rng(0)
     sd = rng.uniform(0.2, 2.0, (40, 300))
     error = rng.normal(0, sd)

@@ -91,7 +91,7 @@ def test_intervals_are_paired_by_condition():
 
 
 @pytest.mark.parametrize(("n", "expected"), [(7, "too few conditions to say"), (8, "better")])
-def test_eight_conditions_are_needed(n: int, expected: str):
+def test_eight_conditions_are_needed(n, expected):
     table = tidy({"discrimination_ref": {"gears": 0.9, "additive": 0.1}}, n)
     assert outcomes(table) == {"discrimination_ref": expected}
     assert ("Too few conditions" in verdict(table)) == (n == 7)
@@ -100,7 +100,7 @@ def test_eight_conditions_are_needed(n: int, expected: str):
 
 @pytest.mark.parametrize("n", [3, 8, 30])
 @pytest.mark.parametrize("metric", DECISIVE)
-def test_a_baseline_that_wins_a_decisive_metric_is_named_in_the_first_line(n: int, metric: str):
+def test_a_baseline_that_wins_a_decisive_metric_is_named_in_the_first_line(n, metric):
     higher = METRICS[metric].higher_is_better
     table = tidy(
         {metric: {"gears": 0.4 if higher else 0.6, "go_ridge": 0.5, "additive": 0.1 if higher else 0.9}}, n

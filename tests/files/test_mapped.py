@@ -25,7 +25,7 @@ def resident_pages(array: np.ndarray) -> int:
 @pytest.mark.skipif(
     not Path("/proc/self/pagemap").exists(), reason="the system does not tell which pages are there"
 )
-def test_pages_of_large_read_only_maps_are_let_go_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_of_large_read_only_maps_are_let_go_of(tmp_path, monkeypatch):
     values = np.arange(1 << 20, dtype=np.float64)
     np.save(tmp_path / "values.npy", values)
     array = map_array(tmp_path / "values.npy")
@@ -43,7 +43,7 @@ def test_pages_of_large_read_only_maps_are_let_go_of(tmp_path: Path, monkeypatch
     np.testing.assert_array_equal(array, values)  # read again
 
 
-def test_what_could_hold_changes_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_could_hold_changes_is_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(mapped, "LARGE", 1)
     np.save(tmp_path / "values.npy", np.zeros(5000))
     changed = np.load(tmp_path / "values.npy", mmap_mode="c")
@@ -55,9 +55,7 @@ def test_what_could_hold_changes_is_kept(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("shape", [(0,), (7,), (5, 3)])
-def test_files_are_those_of_numpy(
-    shape: tuple[int, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_are_those_of_numpy(shape, tmp_path, monkeypatch):
     monkeypatch.setattr(mapped, "PIECE", 2)
     array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     np.save(tmp_path / "numpy.npy", array)
@@ -68,7 +66,7 @@ def test_files_are_those_of_numpy(
     assert len(list(mapped.pieces(array))) == {0: 0, 7: 4, 5: 5}[shape[0]]
 
 
-def test_hashes_do_not_depend_on_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashes_do_not_depend_on_pieces(monkeypatch):
     array = np.random.default_rng(2).random((13, 5))
     whole = content_hash(array, array.T, "a")
     monkeypatch.setattr(mapped, "PIECE", 4)

@@ -28,7 +28,7 @@ def pert_data(tmp_path: Path, toy_adata: AnnData, toy_go: dict) -> PertData:
     return data
 
 
-def test_several_graphs_and_a_start_are_saved_with_the_model(tmp_path: Path, pert_data: PertData) -> None:
+def test_several_graphs_and_a_start_are_saved_with_the_model(tmp_path, pert_data):
     values = np.random.default_rng(0).normal(size=(29, 12))
     np.savez(tmp_path / "vectors.npz", names=np.array(GENES[:29]), values=values)
     table = tmp_path / "string.tsv"
@@ -64,9 +64,7 @@ def test_several_graphs_and_a_start_are_saved_with_the_model(tmp_path: Path, per
     assert loaded.parts.go.hash == model.parts.go.hash
 
 
-def test_a_model_saved_before_graphs_were_stored_normalised_predicts_the_same(
-    tmp_path: Path, pert_data: PertData
-) -> None:
+def test_a_model_saved_before_graphs_were_stored_normalised_predicts_the_same(tmp_path, pert_data):
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=8)
     model.train(epochs=1, prior=None, verbose=False)
@@ -83,7 +81,7 @@ def test_a_model_saved_before_graphs_were_stored_normalised_predicts_the_same(
     np.testing.assert_array_equal(loaded.expression_UG, model.predict(["GX00+GX09"]).expression_UG)
 
 
-def test_a_gene_in_no_graph_takes_the_mean_of_the_trained(pert_data: PertData) -> None:
+def test_a_gene_in_no_graph_takes_the_mean_of_the_trained(pert_data):
     """The network's part of a gene without neighbour or training is that of the mean message of trained genes."""
     trained = sorted({gene for condition in pert_data.split.conditions("train") for gene in condition.genes})
     alone = [gene for gene in GENES if gene not in trained][:2]
@@ -104,7 +102,7 @@ def test_a_gene_in_no_graph_takes_the_mean_of_the_trained(pert_data: PertData) -
     np.testing.assert_allclose(whole[0].numpy(), one, atol=1e-5)
 
 
-def test_a_mouse_like_species(tmp_path: Path, toy_adata: AnnData) -> None:
+def test_a_mouse_like_species(tmp_path, toy_adata):
     """Annotation from a GAF file with an ontology: nodes, neighbours, training, and a model without either file."""
     symbols = [gene.capitalize() for gene in GENES]
     toy_adata.var["gene_name"] = symbols
@@ -141,7 +139,7 @@ def test_a_mouse_like_species(tmp_path: Path, toy_adata: AnnData) -> None:
     np.testing.assert_array_equal(loaded.predict(["Gx00", "Gx29"]).expression_UG, want)
 
 
-def test_workers_read_the_graphs_that_were_made_for_them(tmp_path: Path, pert_data: PertData) -> None:
+def test_workers_read_the_graphs_that_were_made_for_them(tmp_path, pert_data):
     import networkx as nx
 
     nodes = pert_data.pert_names.tolist()

@@ -34,7 +34,7 @@ def registered() -> Iterator[dict[str, np.ndarray]]:
     del SIMILARITIES["pathways"]
 
 
-def test_a_users_table_is_weighed_by_the_evidence(data: PertData, registered: dict[str, np.ndarray]) -> None:
+def test_a_users_table_is_weighed_by_the_evidence(data, registered):
     before = prior_of(data)
     assert before is not None
     assert "pathways" not in before.prior.report["weights"]
@@ -61,7 +61,7 @@ def test_a_users_table_is_weighed_by_the_evidence(data: PertData, registered: di
     assert other.prior.report["weights"]["pathways"] < 0.1 * weights["pathways"]
 
 
-def test_all_that_is_fitted_reads_the_inputs_of_the_model(data: PertData) -> None:
+def test_all_that_is_fitted_reads_the_inputs_of_the_model(data):
     model = GEARS(data, device="cpu")
     names = [str(name) for name in data.pert_names]
     vectors = dict(zip(names, np.random.default_rng(1).normal(size=(len(names), 5)), strict=True))

@@ -13,11 +13,12 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from anndata import AnnData
 from readers import GENES, make_run
 
 from gears import GEARS, PertData
@@ -25,9 +26,6 @@ from gears.data.screen.prepare import prepare_screen
 from gears.files import tensors
 from gears.files.atomic import new_folder
 from gears.files.formats import write_json, write_npz
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does"),
@@ -107,7 +105,7 @@ WRITERS: dict[str, tuple[Callable[[Path, AnnData], Any], str, int]] = {
 
 
 @pytest.mark.parametrize("what", WRITERS)
-def test_a_full_disk(what: str, copy: Path, toy_adata: AnnData) -> None:
+def test_a_full_disk(what, copy, toy_adata):
     """The error names what could not be written; every earlier file is as it was, and nothing is left over."""
     write, words, size = WRITERS[what]
     before = contents(copy)
@@ -123,7 +121,7 @@ def test_a_full_disk(what: str, copy: Path, toy_adata: AnnData) -> None:
     opened(copy) if what != "preparing" else None
 
 
-def test_every_size_of_disk(copy: Path, toy_adata: AnnData) -> None:
+def test_every_size_of_disk(copy, toy_adata):
     """Wherever a preparation runs out of space, the screen before it is whole."""
     before = contents(copy / "data" / "toy")
     failed = 0
@@ -157,7 +155,7 @@ def in_fork(action: Callable[[], Any]) -> str:
 
 
 @pytest.mark.parametrize("what", ["predicting", "preparing"])
-def test_a_disk_that_fills_up_within_hdf5(what: str, copy: Path, toy_adata: AnnData) -> None:
+def test_a_disk_that_fills_up_within_hdf5(what, copy, toy_adata):
     before = contents(copy)
 
     def write() -> None:
@@ -170,9 +168,7 @@ def test_a_disk_that_fills_up_within_hdf5(what: str, copy: Path, toy_adata: AnnD
     assert contents(copy) == before
 
 
-def test_no_room_is_said_before_anything_is_written(
-    copy: Path, toy_adata: AnnData, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_room_is_said_before_anything_is_written(copy, toy_adata, monkeypatch):
     before = contents(copy)
     monkeypatch.setattr("gears.files.atomic.shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))  # type: ignore[attr-defined]
     with pytest.raises(OSError, match=r"toy needs about 0 MB, 0 MB are free"):
@@ -183,7 +179,7 @@ def test_no_room_is_said_before_anything_is_written(
 
 
 @pytest.mark.parametrize("kind", ["json", "npz", "tensors", "folder"])
-def test_writers_name_their_file(kind: str, tmp_path: Path) -> None:
+def test_writers_name_their_file(kind, tmp_path):
     path = tmp_path / f"file.{kind}"
     values = np.arange(10_000.0) ** 0.5
 
@@ -218,7 +214,7 @@ def nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_a_folder_that_may_only_be_read(copy: Path, toy_adata: AnnData) -> None:
+def test_a_folder_that_may_only_be_read(copy, toy_adata):
     """Reading works, predictions are the same; writing is an error that names the place."""
     for place in [copy, *copy.rglob("*")]:
         place.chmod(0o555 if place.is_dir() else 0o444)
@@ -254,7 +250,7 @@ def test_a_folder_that_may_only_be_read(copy: Path, toy_adata: AnnData) -> None:
     assert contents(copy) == before
 
 
-def test_a_folder_that_vanishes(copy: Path) -> None:
+def test_a_folder_that_vanishes(copy):
     """The screen of an open model is removed: what needs it says so, what does not goes on."""
     model = opened(copy)
     shutil.rmtree(copy / "data")
@@ -266,7 +262,7 @@ def test_a_folder_that_vanishes(copy: Path) -> None:
         GEARS.from_pretrained(copy / "run")
 
 
-def test_a_file_where_a_folder_should_be(tmp_path: Path, toy_adata: AnnData) -> None:
+def test_a_file_where_a_folder_should_be(tmp_path, toy_adata):
     (tmp_path / "file").write_text("x")
     with pytest.raises((FileExistsError, NotADirectoryError), match="file"):
         prepare_screen(toy_adata, tmp_path / "file" / "toy")

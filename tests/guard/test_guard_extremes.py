@@ -77,11 +77,11 @@ def all_the_way(folder: Path, adata: AnnData, split: dict[str, Any], options: di
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", CASES)
-def test_screens_at_the_edge(name: str, tmp_path: Path) -> None:
+def test_screens_at_the_edge(name, tmp_path):
     all_the_way(tmp_path, *CASES[name])
 
 
-def test_one_perturbed_gene_is_refused_where_it_cannot_be_trained_on(tmp_path: Path) -> None:
+def test_one_perturbed_gene_is_refused_where_it_cannot_be_trained_on(tmp_path):
     """Nothing can be held out (tests/test_faults.py: every split says so); the split without parts trains nothing."""
     data = PertData(tmp_path, gene2go=GO)
     data.new_data_process("edge", screen(TEN[:1]))
@@ -101,7 +101,7 @@ REFUSED: dict[str, tuple[AnnData, str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_screens_beyond_the_edge(name: str, tmp_path: Path) -> None:
+def test_screens_beyond_the_edge(name, tmp_path):
     adata, words = REFUSED[name]
     with pytest.raises(ValueError, match=words):
         PertData(tmp_path, gene2go=GO).new_data_process("edge", adata)
@@ -111,7 +111,7 @@ def test_screens_beyond_the_edge(name: str, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("default")
-def test_twenty_thousand_genes(tmp_path: Path) -> None:
+def test_twenty_thousand_genes(tmp_path):
     adata = screen(TEN, n_each=4, n_control=20, n_genes=20_000)
     all_the_way(tmp_path, adata, {"split": "simulation"}, {})
 
@@ -120,7 +120,7 @@ def test_twenty_thousand_genes(tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("prior", [None, "auto"], ids=["network alone", "with the prior"])
-def test_ten_thousand_conditions(prior: str | None, tmp_path: Path) -> None:
+def test_ten_thousand_conditions(prior, tmp_path):
     names = [f"GX{i:02d}" for i in range(150)]
     labels = [f"{a}+{b}" for i, a in enumerate(names) for b in names[i + 1 :]][:9900]
     labels += [f"{name}+ctrl" for name in names]

@@ -74,7 +74,7 @@ def read_or_refused(read: Callable[[], Any], *, name: str = "") -> Any:
 
 @fuzz(150)
 @given(st.text(max_size=30))
-def test_labels(label: str) -> None:
+def test_labels(label):
     condition = read_or_refused(lambda: Condition.parse(label))
     if condition is not None:
         assert Condition.parse(condition.name) == condition
@@ -115,7 +115,7 @@ def screens(draw: Any) -> AnnData:
 @pytest.mark.filterwarnings("default")
 @fuzz(60)
 @given(screens(), st.booleans(), st.integers(1, 3))
-def test_screens(adata: AnnData, skip_de: bool, min_cells: int) -> None:
+def test_screens(adata, skip_de, min_cells):
     """Prepared, and then whole and the same when opened; or refused, and nothing is written."""
     before = None if adata.X is None else sparse.csr_matrix(adata.X).toarray()
     with tempfile.TemporaryDirectory() as folder:
@@ -149,7 +149,7 @@ def test_screens(adata: AnnData, skip_de: bool, min_cells: int) -> None:
     PLAIN,
 )
 @pytest.mark.filterwarnings("default")
-def test_splits(labels: list[str], name: str, seed: int, mode: str, share: float, given_parts: Any) -> None:
+def test_splits(labels, name, seed, mode, share, given_parts):
     """No condition is in two parts and none is lost, whatever is asked for."""
 
     def draw() -> Split:
@@ -173,7 +173,7 @@ def test_splits(labels: list[str], name: str, seed: int, mode: str, share: float
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("kind", [ModelConfig, TrainOptions])
-def test_settings_of_any_type(kind: Any) -> None:
+def test_settings_of_any_type(kind):
     fields = list(kind.__dataclass_fields__)
 
     @fuzz(120)
@@ -191,7 +191,7 @@ def test_settings_of_any_type(kind: Any) -> None:
 @fuzz(60)
 @given(PLAIN)
 @pytest.mark.filterwarnings("default")
-def test_splits_on_disk(value: Any) -> None:
+def test_splits_on_disk(value):
     read_or_refused(lambda: Split.from_dict(value))
 
 
@@ -221,7 +221,7 @@ TEXTS = {
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", TEXTS)
-def test_tables_of_text(name: str) -> None:
+def test_tables_of_text(name):
     @fuzz(50)
     @given(st.sampled_from(HEADS), LINES, st.binary(max_size=6))
     def check(head: str, lines: str, tail: bytes) -> None:
@@ -233,7 +233,7 @@ def test_tables_of_text(name: str) -> None:
 
 @fuzz(120)
 @given(PLAIN, st.integers(0, 5))
-def test_pickles_of_plain_values(value: Any, protocol: int) -> None:
+def test_pickles_of_plain_values(value, protocol):
     found = written(pickle.dumps(value, protocol), "a.pkl", lambda path: [load_plain(path)])
     assert found is not None
     assert repr(found[0]) == repr(value)
@@ -241,13 +241,13 @@ def test_pickles_of_plain_values(value: Any, protocol: int) -> None:
 
 @fuzz(200)
 @given(st.binary(max_size=200))
-def test_pickles_of_any_bytes(content: bytes) -> None:
+def test_pickles_of_any_bytes(content):
     for head in (b"", b"\x80\x04", b"\x80\x02"):
         written(head + content, "a.pkl", load_plain)
 
 
 @fuzz(60)
 @given(st.binary(max_size=120))
-def test_tensors_and_json_of_any_bytes(content: bytes) -> None:
+def test_tensors_and_json_of_any_bytes(content):
     written(content, "a.pt", read_tensors)
     written(content, "a.json", read_json)

@@ -7,15 +7,12 @@ import json
 import random
 import zipfile
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from anndata import AnnData
 from fuzz_targets import Target, targets
 from mutating import mutate
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 TABLES = "screen/toy/screen.json"
 
@@ -25,7 +22,7 @@ def made(toy_template: AnnData, tmp_path_factory: pytest.TempPathFactory) -> dic
     return targets(tmp_path_factory.mktemp("targets"), toy_template)
 
 
-def test_seeds_are_read_and_damage_is_refused_in_words(made: dict[str, Target]) -> None:
+def test_seeds_are_read_and_damage_is_refused_in_words(made):
     assert len(made) > 40
     draw, wrong = random.Random(5), {}
     for name, target in made.items():
@@ -83,7 +80,7 @@ FOUND: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
 
 
 @pytest.mark.parametrize("what", FOUND)
-def test_what_the_fuzzer_found(what: str, made: dict[str, Target]) -> None:
+def test_what_the_fuzzer_found(what, made):
     name, change = FOUND[what]
     target = made[name]
     seed = target.seed()

@@ -5,20 +5,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from anndata import AnnData
 from readers import GENES
 from torch import nn
 
 from gears import GEARS, PertData
 from gears.data.screen.cells import CellMatrix
 from gears.training import TrainingEngine
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 GO = {gene: {f"T{i % 7}", f"T{i % 5}"} for i, gene in enumerate(GENES)}
 
@@ -68,9 +66,7 @@ def assert_stops_and_keeps(model: GEARS, name: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf], ids=["nan", "inf"])
-def test_a_cell_that_is_not_finite(
-    value: float, toy_adata: AnnData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_that_is_not_finite(value, toy_adata, tmp_path, monkeypatch):
     data = opened(tmp_path, toy_adata)
     condition = trained_condition(data)
     bad, rows = data.screen.cells_of(data.screen.id_of(condition))[0], CellMatrix.rows
@@ -85,9 +81,7 @@ def test_a_cell_that_is_not_finite(
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf], ids=["nan", "inf"])
-def test_a_moment_that_is_not_finite(
-    value: float, toy_adata: AnnData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_moment_that_is_not_finite(value, toy_adata, tmp_path, monkeypatch):
     data = opened(tmp_path, toy_adata)
     condition, model = trained_condition(data), network(data)
     mean_CG = np.array(data.screen.statistics.mean)
@@ -110,7 +104,7 @@ class Steep(nn.Module):
 
 
 @pytest.mark.parametrize("clip", [None, 1.0], ids=["as it is", "clipped"])
-def test_a_gradient_that_is_not_finite(clip: float | None) -> None:
+def test_a_gradient_that_is_not_finite(clip):
     model = Steep()
     engine, before = TrainingEngine(model, clip_norm=clip, clip_value=clip), state(model)
     batch = (torch.randn(8, 3, generator=torch.Generator().manual_seed(1)), torch.zeros(8, 1))
@@ -121,9 +115,7 @@ def test_a_gradient_that_is_not_finite(clip: float | None) -> None:
     assert not optimizer.state
 
 
-def test_a_loss_that_is_not_finite_leaves_checkpoints_of_before(
-    toy_adata: AnnData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_loss_that_is_not_finite_leaves_checkpoints_of_before(toy_adata, tmp_path, monkeypatch):
     """A run that breaks in its third epoch leaves the model and the checkpoint of the second."""
     data = opened(tmp_path / "data", toy_adata)
     options: dict[str, Any] = {
@@ -155,7 +147,7 @@ def test_a_loss_that_is_not_finite_leaves_checkpoints_of_before(
     np.testing.assert_array_equal(again.predict([["GX00"]])["GX00"], whole.predict([["GX00"]])["GX00"])
 
 
-def test_single_and_double_precision_stay_together(toy_adata: AnnData, tmp_path: Path) -> None:
+def test_single_and_double_precision_stay_together(toy_adata, tmp_path):
     """After 40 steps the predictions of float32 are those of float64 to a hundredth of the largest change."""
     data = opened(tmp_path, toy_adata)
     changes = []
@@ -174,7 +166,7 @@ def other_default() -> Iterator[None]:
     torch.set_default_dtype(before)
 
 
-def test_a_process_with_another_default_type(toy_adata: AnnData, tmp_path: Path, other_default: None) -> None:
+def test_a_process_with_another_default_type(toy_adata, tmp_path, other_default):
     """Saved under float32, loaded, trained and predicted under another default: the same values."""
     asked = [["GX00"], ["GX00", "GX01"]]
     torch.set_default_dtype(torch.float32)
@@ -195,7 +187,7 @@ def test_a_process_with_another_default_type(toy_adata: AnnData, tmp_path: Path,
         assert torch.get_default_dtype() == default
 
 
-def test_the_order_of_cells_does_not_matter(toy_adata: AnnData, tmp_path: Path) -> None:
+def test_the_order_of_cells_does_not_matter(toy_adata, tmp_path):
     """Cells shuffled within the file: statistics to rounding, and the prior's predictions with them."""
     order = np.random.default_rng(1).permutation(toy_adata.n_obs)
     found = []

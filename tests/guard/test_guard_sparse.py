@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anndata
 import h5py
 import numpy as np
 import pytest
 import zarr
+from anndata import AnnData
 from fuzz_targets import unsealed
 from scipy import sparse
 
@@ -22,9 +23,6 @@ from gears.data.screen.prepare import prepare_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.files.formats import write_npz
 from gears.graphs import GeneAnnotation
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 DAMAGE: dict[str, tuple[str, int, int, str]] = {
     "a column beyond": ("indices", 7, 10**8, "column numbers from 0 to 100000000 for 30 columns"),
@@ -53,7 +51,7 @@ def load(path: Path) -> None:
 
 @pytest.mark.parametrize("mapped", [False, True], ids=["in memory", "mapped"])
 @pytest.mark.parametrize("what", DAMAGE)
-def test_an_h5ad_file(what: str, mapped: bool, h5ad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_h5ad_file(what, mapped, h5ad, monkeypatch):
     array, place, value, words = DAMAGE[what]
     with h5py.File(h5ad, "r+") as file:
         file["X"][array][place] = value
@@ -65,7 +63,7 @@ def test_an_h5ad_file(what: str, mapped: bool, h5ad: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("what", SHORT)
-def test_an_h5ad_file_with_too_few(what: str, h5ad: Path) -> None:
+def test_an_h5ad_file_with_too_few(what, h5ad):
     array, words = SHORT[what]
     with h5py.File(h5ad, "r+") as file:
         values = file["X"][array][:-50]
@@ -76,7 +74,7 @@ def test_an_h5ad_file_with_too_few(what: str, h5ad: Path) -> None:
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_an_h5ad_file_kept_by_columns_in_a_layer(what: str, toy_template: AnnData, tmp_path: Path) -> None:
+def test_an_h5ad_file_kept_by_columns_in_a_layer(what, toy_template, tmp_path):
     adata = toy_template.copy()
     adata.layers["log"] = sparse.csc_matrix(adata.X)
     adata.write_h5ad(tmp_path / "screen.h5ad")
@@ -89,7 +87,7 @@ def test_an_h5ad_file_kept_by_columns_in_a_layer(what: str, toy_template: AnnDat
 
 @pytest.mark.parametrize("what", DAMAGE)
 @pytest.mark.filterwarnings("ignore")
-def test_a_zarr_store(what: str, toy_template: AnnData, tmp_path: Path) -> None:
+def test_a_zarr_store(what, toy_template, tmp_path):
     toy_template.write_zarr(tmp_path / "screen.zarr")
     array, place, value, words = DAMAGE[what]
     stored: Any = zarr.open_group(tmp_path / "screen.zarr", mode="r+")[f"X/{array}"]
@@ -102,7 +100,7 @@ def test_a_zarr_store(what: str, toy_template: AnnData, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csc_matrix, sparse.csr_array])
 @pytest.mark.parametrize("what", DAMAGE)
-def test_a_matrix_in_memory(what: str, form: Any, toy_adata: AnnData) -> None:
+def test_a_matrix_in_memory(what, form, toy_adata):
     array, place, value, _ = DAMAGE[what]
     matrix = form(toy_adata.X)
     getattr(matrix, array)[place] = value
@@ -115,7 +113,7 @@ def test_a_matrix_in_memory(what: str, form: Any, toy_adata: AnnData) -> None:
 
 
 @pytest.mark.parametrize("what", DAMAGE)
-def test_a_prepared_screen_without_its_checksums(what: str, toy_adata: AnnData, tmp_path: Path) -> None:
+def test_a_prepared_screen_without_its_checksums(what, toy_adata, tmp_path):
     """What damage does to files too large to be compared at each use, and whoever makes checksums fit."""
     prepare_screen(toy_adata, tmp_path / "toy")
     unsealed(tmp_path / "toy")
@@ -124,10 +122,7 @@ def test_a_prepared_screen_without_its_checksums(what: str, toy_adata: AnnData, 
     values = np.load(file)
     values[place] = value
     np.save(file, values)
-    uses: list[Callable[[CellMatrix], Any]] = [
-        CellMatrix.csr,
-        lambda cells: cells.rows([0, 1, 200]),
-    ]
+    uses: list[Callable[[CellMatrix], Any]] = [CellMatrix.csr, lambda cells: cells.rows([0, 1, 200])]
     for use in uses:
         with pytest.raises(ValueError, match=rf"{array}\.npy has {words}"):
             use(PreparedScreen.open(tmp_path / "toy").cells)
@@ -136,7 +131,7 @@ def test_a_prepared_screen_without_its_checksums(what: str, toy_adata: AnnData, 
 @pytest.mark.parametrize(
     ("array", "place", "value"), [("indices", 3, 60_000), ("indptr", -1, 10**8), ("indptr", 2, 50)]
 )
-def test_an_annotation(array: str, place: int, value: int, tmp_path: Path) -> None:
+def test_an_annotation(array, place, value, tmp_path):
     arrays = GeneAnnotation.from_dict({f"G{i}": {f"T{i % 4}", "T9"} for i in range(9)}).arrays()
     arrays[array] = arrays[array].copy()
     arrays[array][place] = value
@@ -144,7 +139,7 @@ def test_an_annotation(array: str, place: int, value: int, tmp_path: Path) -> No
         GeneAnnotation.from_path(write_npz(tmp_path / "a.npz", arrays))
 
 
-def test_whole_matrices_are_as_they_were(toy_adata: AnnData, tmp_path: Path) -> None:
+def test_whole_matrices_are_as_they_were(toy_adata, tmp_path):
     """An empty matrix, one with room for more values than it has, and an untouched one."""
     empty = sparse.csr_matrix((0, 30), dtype=np.float32)
     assert as_csr(empty).shape == (0, 30)

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pytest
-from anndata import AnnData
 
 from gears import PertData
 from gears.graphs import coexpression_graph, custom
@@ -15,9 +11,7 @@ from gears.model import folder
 from gears.model.config import ModelConfig
 
 
-def test_coexpression_of_very_many_cells_is_of_evenly_spaced_ones(
-    tmp_path: Path, toy_adata: AnnData, toy_go: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_coexpression_of_very_many_cells_is_of_evenly_spaced_ones(tmp_path, toy_adata, toy_go, monkeypatch):
     pert_data = PertData(tmp_path, gene2go=toy_go)
     pert_data.new_data_process("toy", toy_adata)
     pert_data.prepare_split("simulation", seed=1)
@@ -42,9 +36,7 @@ def test_coexpression_of_very_many_cells_is_of_evenly_spaced_ones(
     assert every.hash == whole.hash
 
 
-def test_only_screens_of_more_cells_are_drawn_from(
-    tmp_path: Path, toy_adata: AnnData, toy_go: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_screens_of_more_cells_are_drawn_from(tmp_path, toy_adata, toy_go, monkeypatch):
     pert_data = PertData(tmp_path, gene2go=toy_go)
     pert_data.new_data_process("toy", toy_adata)
     pert_data.prepare_split("simulation", seed=1)

@@ -63,9 +63,7 @@ def whole_of(network: GEARSNetwork) -> GEARSNetwork:
 @pytest.mark.parametrize("block_rows", [5, 17, 4096])
 @pytest.mark.parametrize("most_kept", [None, 0])
 @pytest.mark.parametrize("uncertainty", [False, True])
-def test_equal_to_whole_tensors(
-    block_rows: int, most_kept: int | None, uncertainty: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_to_whole_tensors(block_rows, most_kept, uncertainty, monkeypatch):
     monkeypatch.setitem(blockwise.BLOCK_ROWS, "cpu", block_rows)
     network = small_network(uncertainty=uncertainty)
     expected = step(whole_of(network))
@@ -73,7 +71,7 @@ def test_equal_to_whole_tensors(
     close(step(network), expected)
 
 
-def test_results_do_not_depend_on_how_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_do_not_depend_on_how_much_is_kept(monkeypatch):
     monkeypatch.setitem(blockwise.BLOCK_ROWS, "cpu", 17)
     results = []
     for most_kept in (None, 0):
@@ -83,7 +81,7 @@ def test_results_do_not_depend_on_how_much_is_kept(monkeypatch: pytest.MonkeyPat
     assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
 
 
-def test_hidden_values_are_not_kept_beyond_the_limit() -> None:
+def test_hidden_values_are_not_kept_beyond_the_limit():
     network = small_network()
     width = 3 * network.config.hidden_size  # both layers of recovery_w
     network.most_kept = 8 * GENES * len(WEIGHT) * width - 1
@@ -96,7 +94,7 @@ def test_hidden_values_are_not_kept_beyond_the_limit() -> None:
     )
 
 
-def test_buffers_are_used_again_but_not_while_they_are_needed() -> None:
+def test_buffers_are_used_again_but_not_while_they_are_needed():
     network = small_network()
     whole = whole_of(network)
     step(network)
@@ -118,9 +116,7 @@ def test_buffers_are_used_again_but_not_while_they_are_needed() -> None:
 
 @pytest.mark.parametrize("most_kept", [None, 0])
 @pytest.mark.parametrize("uncertainty", [False, True])
-def test_mixed_precision_is_that_of_whole_tensors(
-    most_kept: int | None, uncertainty: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mixed_precision_is_that_of_whole_tensors(most_kept, uncertainty, monkeypatch):
     """Products of matrices in bfloat16, everything else exact: as near to float64 as whole tensors are, or nearer."""
     monkeypatch.setitem(blockwise.BLOCK_ROWS, "cpu", 17)
     exact = step(small_network(uncertainty=uncertainty))
@@ -144,7 +140,7 @@ def test_mixed_precision_is_that_of_whole_tensors(
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-def test_nothing_of_all_genes_and_conditions_is_made_beyond_the_limit(autocast: bool) -> None:
+def test_nothing_of_all_genes_and_conditions_is_made_beyond_the_limit(autocast):
     """With uncertainty and in mixed precision, too, no tensor of genes x conditions x hidden values is kept."""
     network = small_network(uncertainty=True).float().train()
     network.most_kept = 0

@@ -7,12 +7,12 @@ import pytest
 from gears.model.config import ModelConfig
 
 
-def test_round_trip_through_json() -> None:
+def test_round_trip_through_json():
     config = ModelConfig(hidden_size=32, uncertainty=True, direction="sign")
     assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
 
 
-def test_unknown_settings_are_named_and_missing_ones_defaulted() -> None:
+def test_unknown_settings_are_named_and_missing_ones_defaulted():
     with pytest.warns(UserWarning, match="cell_fitness_pred"):
         config = ModelConfig.from_dict({"hidden_size": 32, "cell_fitness_pred": True})
     assert config == ModelConfig(hidden_size=32)
@@ -39,6 +39,6 @@ def test_unknown_settings_are_named_and_missing_ones_defaulted() -> None:
         ({"uncertainty_kind": "nl"}, "did you mean 'nll'"),
     ],
 )
-def test_bad_settings_are_refused(settings: dict, message: str) -> None:
+def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         ModelConfig(**settings)

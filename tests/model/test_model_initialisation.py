@@ -11,7 +11,7 @@ from gears.model.network import GEARSNetwork
 NO_EDGES = (torch.zeros(2, 0, dtype=torch.long), torch.zeros(0))
 
 
-def test_a_seed_decides_and_the_global_state_does_not_move() -> None:
+def test_a_seed_decides_and_the_global_state_does_not_move():
     before = torch.random.get_rng_state()
     one, same, other = small_network(seed=5), small_network(seed=5), small_network(seed=6)
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -23,7 +23,7 @@ def test_a_seed_decides_and_the_global_state_does_not_move() -> None:
     assert not torch.equal(one.indv_w1, other.indv_w1)
 
 
-def test_distributions_are_the_published_ones() -> None:
+def test_distributions_are_the_published_ones():
     n_genes, size = 600, 64
     go, coexpress = graph_of(500, *NO_EDGES), graph_of(n_genes, *NO_EDGES)
     network = GEARSNetwork(go, coexpress, ModelConfig(uncertainty=True), seed=1)

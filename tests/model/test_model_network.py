@@ -27,7 +27,7 @@ def close(a: torch.Tensor, b: torch.Tensor, tolerance: float = 1e-10) -> None:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_conditions_once_equal_cells_one_by_one(variant: str) -> None:
+def test_conditions_once_equal_cells_one_by_one(variant):
     network = small_network(**VARIANTS[variant])
     twin = twin_of(network)
     row, node, weight, row_B = collapse(PERTS)
@@ -58,26 +58,26 @@ def test_conditions_once_equal_cells_one_by_one(variant: str) -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_permuting_cells_permutes_outputs(training: bool) -> None:
+def test_permuting_cells_permutes_outputs(training):
     order = torch.randperm(len(PERTS), generator=torch.Generator().manual_seed(1)).tolist()
     outputs = run(small_network().train(training), PERTS)
     permuted = run(small_network().train(training), [PERTS[i] for i in order])
     close(permuted, outputs[order], 1e-12)
 
 
-def test_a_batch_equals_single_cells_in_evaluation() -> None:
+def test_a_batch_equals_single_cells_in_evaluation():
     network = small_network().eval()
     close(run(network, PERTS), torch.cat([run(network, [p]) for p in PERTS]), 1e-13)
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_coexpression_graph_reaches_every_cell(training: bool) -> None:
+def test_coexpression_graph_reaches_every_cell(training):
     one = run(small_network(coexpress_seed=2).train(training), PERTS)
     other = run(small_network(coexpress_seed=9).train(training), PERTS)
     assert ((one - other).abs().amax(dim=1) > 1e-6).all()
 
 
-def test_both_genes_of_a_pair_count() -> None:
+def test_both_genes_of_a_pair_count():
     network = small_network().eval()
     weight = torch.ones(1)
     row, nodes = torch.zeros(2, dtype=torch.long), torch.tensor([1, 4])
@@ -90,7 +90,7 @@ def test_both_genes_of_a_pair_count() -> None:
 
 
 @pytest.mark.parametrize("perts", [[[], [], []], [[3], [], []], [[3]], [[]]])
-def test_batches_without_or_with_one_perturbed_cell(perts: list[list[int]]) -> None:
+def test_batches_without_or_with_one_perturbed_cell(perts):
     network = small_network()
     before = {name: value.clone() for name, value in network.state_dict().items()}
     run(network, perts).square().sum().backward()
@@ -103,7 +103,7 @@ def test_batches_without_or_with_one_perturbed_cell(perts: list[list[int]]) -> N
     assert all(torch.isfinite(value).all() for value in after.values())
 
 
-def test_rows_of_weight_zero_change_nothing_for_the_others() -> None:
+def test_rows_of_weight_zero_change_nothing_for_the_others():
     row, node, weight, _ = collapse(PERTS)
     extra_row = torch.cat([row, torch.tensor([len(weight)])])
     extra_node, extra_weight = torch.cat([node, torch.tensor([8])]), torch.cat([weight, torch.zeros(1)])
@@ -113,7 +113,7 @@ def test_rows_of_weight_zero_change_nothing_for_the_others() -> None:
         close(other.state_dict()[name], value, 1e-13)
 
 
-def test_evaluation_is_silent_and_deterministic() -> None:
+def test_evaluation_is_silent_and_deterministic():
     network = small_network(uncertainty=True).eval()
     network.reducer = SilentReducer()
     row, node, weight, _ = collapse(PERTS)
@@ -122,13 +122,13 @@ def test_evaluation_is_silent_and_deterministic() -> None:
     assert torch.equal(one[1], other[1])
 
 
-def test_graphs_without_edges_run() -> None:
+def test_graphs_without_edges_run():
     none = (torch.zeros(2, 0, dtype=torch.long), torch.zeros(0))
     network = GEARSNetwork(graph_of(NODES, *none), graph_of(GENES, *none), ModelConfig(hidden_size=HIDDEN))
     assert torch.isfinite(run(network, PERTS)).all()
 
 
-def test_no_perturb_predicts_no_change_and_can_be_trained() -> None:
+def test_no_perturb_predicts_no_change_and_can_be_trained():
     network = small_network(no_perturb=True)
     delta = run(network, PERTS)
     assert torch.equal(delta, torch.zeros_like(delta))
@@ -137,7 +137,7 @@ def test_no_perturb_predicts_no_change_and_can_be_trained() -> None:
     assert not run(network.eval(), PERTS).any()
 
 
-def test_autocast_runs_and_stays_near() -> None:
+def test_autocast_runs_and_stays_near():
     row, node, weight, _ = collapse(PERTS)
     exact = small_network(uncertainty=True).float()(row, node, weight)
     network = small_network(uncertainty=True).float()
@@ -150,16 +150,16 @@ def test_autocast_runs_and_stays_near() -> None:
     assert all(torch.isfinite(p.grad).all() for p in network.parameters() if p.grad is not None)
 
 
-def test_float32_stays_near_float64() -> None:
+def test_float32_stays_near_float64():
     close(run(small_network().float(), PERTS).double(), run(small_network(), PERTS), 1e-4)
 
 
-def test_state_dict_holds_no_graph() -> None:
+def test_state_dict_holds_no_graph():
     assert not any("graph" in name for name in small_network().state_dict())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_shortening_embeddings_twice_is_shortening_them_once(dtype: torch.dtype) -> None:
+def test_shortening_embeddings_twice_is_shortening_them_once(dtype):
     """Else the second prediction of a new model would differ from the first."""
     network = small_network().to(dtype)
     draw = torch.Generator().manual_seed(0)
@@ -175,7 +175,7 @@ def test_shortening_embeddings_twice_is_shortening_them_once(dtype: torch.dtype)
         assert torch.linalg.vector_norm(before, dim=1).max() < 1 + 1e-6
 
 
-def test_only_untrained_nodes_without_neighbours_get_the_mean_of_the_trained_ones() -> None:
+def test_only_untrained_nodes_without_neighbours_get_the_mean_of_the_trained_ones():
     edges = np.array([[0, 1, 2, 3, 4], [1, 0, 2, 3, 4]])  # 2, 3 and 4 have themselves only
     fallback = Fallback()
     fallback.set(edges, 5, trained=[0, 2])

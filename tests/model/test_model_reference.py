@@ -1,7 +1,6 @@
 """The network against values of the published package, run cell by cell in float64."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_reference_values(shared: Path, name: str) -> None:
+def test_reference_values(shared, name):
     with np.load(shared / "reference" / f"{name}.npz") as archive:
         values = {key: torch.from_numpy(archive[key]) for key in archive.files}
     perts = json.loads((shared / "reference" / "network_perts.json").read_text())["perts"]

@@ -22,11 +22,11 @@ def inputs_of(seed: int = 0) -> torch.Tensor:
     )
 
 
-def test_every_member_begins_with_no_change() -> None:
+def test_every_member_begins_with_no_change():
     assert not head_of()(inputs_of()).any()
 
 
-def test_members_do_not_touch_each_other() -> None:
+def test_members_do_not_touch_each_other():
     head = head_of()
     head(inputs_of())[1].sum().backward()
     for parameter in head.parameters():
@@ -34,7 +34,7 @@ def test_members_do_not_touch_each_other() -> None:
     assert head.weights[-1].grad[1].any()
 
 
-def test_a_member_predicts_as_the_saved_head_does() -> None:
+def test_a_member_predicts_as_the_saved_head_does():
     head, generator = head_of(), torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in head.parameters():

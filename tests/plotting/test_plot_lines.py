@@ -111,7 +111,7 @@ def test_wrong_differences_are_refused():
         method_differences(DIFFERENCES.drop(columns="better"), "mse")
 
 
-def test_a_replay_has_intervals_where_there_are_repeats_and_ticks_at_the_measured_numbers() -> None:
+def test_a_replay_has_intervals_where_there_are_repeats_and_ticks_at_the_measured_numbers():
     table = pd.DataFrame({"aim": "x", "repeat": [0, 1, 0], "n_measured": [5, 5, 9], "error": [0.5, 0.6, 0.4]})
     ax = replay_curve(table)
     assert list(ax.get_xticks()) == [5, 9]

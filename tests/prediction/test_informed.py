@@ -5,21 +5,19 @@ from __future__ import annotations
 import dataclasses
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anndata
 import numpy as np
 import pandas as pd
 import pytest
+from anndata import AnnData
 
 from gears import GEARS, PertData
 from gears.cli.predict import run_predict
 from gears.graphs import Graph
 from gears.jobs import Ensemble
 from gears.prediction.information import source_of_genes
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 WANTED = {
     "GX00+ctrl": "training",
@@ -61,9 +59,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if "neither measured" in record.getMessage()]
 
 
-def test_each_condition_is_marked_by_its_least_known_gene(
-    model: GEARS, saved: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_each_condition_is_marked_by_its_least_known_gene(model, saved, caplog):
     for one in (model, GEARS.from_pretrained(saved, device="cpu")):
         caplog.clear()
         predictions = one.predict(list(WANTED))
@@ -77,7 +73,7 @@ def test_each_condition_is_marked_by_its_least_known_gene(
         assert dict(zip(top["condition"], top["informed_by"], strict=True)) == WANTED
 
 
-def test_either_the_prior_or_the_graph_makes_genes_similar(model: GEARS) -> None:
+def test_either_the_prior_or_the_graph_makes_genes_similar(model):
     parts = model._need_model()
     no_edges = Graph(parts.pert_names, np.empty((2, 0), dtype=np.int64), np.empty(0))
     without_graph = dataclasses.replace(parts, go=no_edges)
@@ -89,15 +85,13 @@ def test_either_the_prior_or_the_graph_makes_genes_similar(model: GEARS) -> None
         assert source_of_genes(without_graph)["ALONE"] == "nothing"
 
 
-def test_known_genes_give_no_warning(model: GEARS, caplog: pytest.LogCaptureFixture) -> None:
+def test_known_genes_give_no_warning(model, caplog):
     model.predict(["GX00", "GX20", "GX00+GX20"])
     assert not warnings_of(caplog)
 
 
 @pytest.mark.parametrize("ending", ["h5ad", "zarr", "csv"])
-def test_files_hold_the_mark(
-    saved: Path, tmp_path: Path, ending: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_files_hold_the_mark(saved, tmp_path, ending, caplog):
     path = tmp_path / f"predictions.{ending}"
     run_predict([str(saved), *WANTED, "--output", str(path), "--device", "cpu"])
     assert len(warnings_of(caplog)) == 1
@@ -108,25 +102,19 @@ def test_files_hold_the_mark(
     assert table["informed_by"].to_dict() == WANTED
 
 
-def test_a_csv_of_known_genes_holds_genes_only(saved: Path, tmp_path: Path, model: GEARS) -> None:
+def test_a_csv_of_known_genes_holds_genes_only(saved, tmp_path, model):
     run_predict([str(saved), "GX00", "LIKE", "--output", str(tmp_path / "a.csv"), "--device", "cpu"])
     assert list(pd.read_csv(tmp_path / "a.csv", index_col=0)) == model.gene_list
 
 
-def test_the_printed_table_holds_the_mark(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_table_holds_the_mark(saved, capsys):
     run_predict([str(saved), "ALONE", "--top", "1", "--device", "cpu"])
     header, row = capsys.readouterr().out.splitlines()
     assert header.split()[-1] == "informed_by"
     assert row.split()[-1] == "nothing"
 
 
-def test_many_predictions_give_one_warning(
-    model: GEARS,
-    saved: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_many_predictions_give_one_warning(model, saved, tmp_path, caplog, monkeypatch):
     genes = ["GX00", "GX01", "ALONE"]
     many = {
         "pairs": lambda: list(model.predict_all_pairs(genes, chunk=1)),
@@ -145,14 +133,14 @@ def test_many_predictions_give_one_warning(
 @pytest.mark.parametrize(
     "name", ["GX01_GX00", "GX00,GX01", "GX00 GX01", "GX00|GX01", "GX00/GX01", "GX00; GX01"]
 )
-def test_genes_joined_by_another_sign(model: GEARS, name: str) -> None:
+def test_genes_joined_by_another_sign(model, name):
     with pytest.raises(ValueError, match=r"did you mean 'GX00\+GX01'"):
         model.predict([name])
     with pytest.raises(KeyError, match=r"GX00\+GX01"):
         model.pert_data.screen.id_of(name)
 
 
-def test_near_names_are_symbols(model: GEARS) -> None:
+def test_near_names_are_symbols(model):
     with pytest.raises(ValueError, match=r"gx-01 \(near: GX01\); qqq \(near: none\)"):
         model.predict([["gx-01", "qqq"]])
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anndata
 import numpy as np
 import pytest
+from anndata import AnnData
 
 from gears import GEARS, PertData
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 ASKED = ["ctrl", "GX00", "GX00+GX07", "GX06+GX07", "GX03"]
 
@@ -35,7 +33,7 @@ def adata(model: GEARS) -> AnnData:
     return model.predict(ASKED).to_adata()
 
 
-def test_what_is_known_of_conditions_genes_and_model(adata: AnnData, model: GEARS) -> None:
+def test_what_is_known_of_conditions_genes_and_model(adata, model):
     assert list(adata.obs_names) == ["ctrl", "GX00+ctrl", "GX00+GX07", "GX06+GX07", "GX03+ctrl"]
     assert adata.obs["genes"].tolist() == ["", "GX00", "GX00,GX07", "GX06,GX07", "GX03"]
     assert adata.obs["n_genes"].tolist() == [0, 1, 2, 2, 1]
@@ -54,7 +52,7 @@ def test_what_is_known_of_conditions_genes_and_model(adata: AnnData, model: GEAR
     json.dumps(told)
 
 
-def test_it_is_a_copy(model: GEARS) -> None:
+def test_it_is_a_copy(model):
     predictions = model.predict(ASKED)
     before, mean = predictions.expression_UG.copy(), predictions.control_mean_G.copy()
     adata = predictions.to_adata()
@@ -67,7 +65,7 @@ def test_it_is_a_copy(model: GEARS) -> None:
     assert (predictions.cell_sd > 0).all()
 
 
-def test_scanpy_takes_them_as_they_are(adata: AnnData) -> None:
+def test_scanpy_takes_them_as_they_are(adata):
     import scanpy as sc
 
     sc.pp.pca(adata, n_comps=2, layer="delta", svd_solver="full")
@@ -79,7 +77,7 @@ def test_scanpy_takes_them_as_they_are(adata: AnnData) -> None:
     assert frame.loc["GX00+GX07", "subgroup"] == "combo_seen1"
 
 
-def test_they_join_the_means_of_the_screen_by_gene(adata: AnnData, model: GEARS) -> None:
+def test_they_join_the_means_of_the_screen_by_gene(adata, model):
     """Whatever the order of the genes: anndata aligns by name."""
     import scanpy as sc
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
-from pathlib import Path
 
 import anndata
 import numpy as np
@@ -55,7 +54,7 @@ def weighted(model: GEARS, network_weight: float) -> GEARS:
     return other
 
 
-def test_it_is_the_prior_s(model: GEARS, asked: list[str]) -> None:
+def test_it_is_the_prior_s(model, asked):
     assert model.parts is not None
     assert model.parts.prior is not None
     predictions = model.predict(asked, clip=False)
@@ -71,9 +70,7 @@ def test_it_is_the_prior_s(model: GEARS, asked: list[str]) -> None:
 
 
 @pytest.mark.parametrize("network_weight", [0.0, 0.4])
-def test_every_way_to_predict_has_it(
-    model: GEARS, asked: list[str], tmp_path: Path, network_weight: float
-) -> None:
+def test_every_way_to_predict_has_it(model, asked, tmp_path, network_weight):
     model = weighted(model, network_weight)
     predictions = model.predict(asked, chunk=1)
     np.testing.assert_allclose(predictions.sd, model.predict(asked, chunk=4).sd, rtol=1e-5)
@@ -88,7 +85,7 @@ def test_every_way_to_predict_has_it(
     np.testing.assert_allclose(pairs.to_numpy(), model.predict(["+".join(genes)]).sd, rtol=1e-5)
 
 
-def test_a_saved_model_has_it(model: GEARS, asked: list[str], tmp_path: Path) -> None:
+def test_a_saved_model_has_it(model, asked, tmp_path):
     model.save_model(tmp_path / "model")
     loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
     ours, theirs = (one.predict(asked) for one in (model, loaded))
@@ -96,16 +93,14 @@ def test_a_saved_model_has_it(model: GEARS, asked: list[str], tmp_path: Path) ->
     np.testing.assert_array_equal(theirs.expression_UG, ours.expression_UG)
 
 
-def test_a_network_alone_has_none(pert_data: PertData, asked: list[str]) -> None:
+def test_a_network_alone_has_none(pert_data, asked):
     model = trained(pert_data, prior=None, steps=1, epochs=None)
     predictions = model.predict(asked)
     assert predictions.sd is None
     assert "sd" not in predictions.to_adata().layers
 
 
-def test_an_ensemble_adds_the_spread_of_its_members(
-    model: GEARS, pert_data: PertData, asked: list[str]
-) -> None:
+def test_an_ensemble_adds_the_spread_of_its_members(model, pert_data, asked):
     rng = np.random.default_rng(0)
     members = []
     for _ in range(3):
@@ -132,7 +127,7 @@ def test_an_ensemble_adds_the_spread_of_its_members(
     np.testing.assert_array_equal(alone.to_adata().layers["sd"], alone.spread_UG)
 
 
-def test_contexts_have_it(tmp_path: Path) -> None:
+def test_contexts_have_it(tmp_path):
     adata, _ = simulated_screen(
         n_genes=30, n_singles=8, n_pairs=0, cells_per_condition=40, n_control=90, cell_types=3, seed=4
     )

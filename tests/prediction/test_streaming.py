@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
-from pathlib import Path
 
 import anndata
 import numpy as np
@@ -65,7 +64,7 @@ def genes(model: GEARS) -> list[str]:
 
 @pytest.mark.parametrize("chunk", [1, 7, 36, 1000, None])
 @pytest.mark.parametrize("values", ["expression", "delta"])
-def test_frames_equal_predict(model: GEARS, genes: list[str], chunk: int | None, values: str) -> None:
+def test_frames_equal_predict(model, genes, chunk, values):
     frames = list(model.predict_all_pairs(genes, values=values, chunk=chunk))
     assert all(len(frame) <= (chunk or 36) for frame in frames)
     pairs = [Condition((a, b)) for i, a in enumerate(genes) for b in genes[i + 1 :]]
@@ -75,7 +74,7 @@ def test_frames_equal_predict(model: GEARS, genes: list[str], chunk: int | None,
 
 @pytest.mark.parametrize("suffix", [".h5ad", ".zarr"])
 @pytest.mark.parametrize("uncertainty", [False, True])
-def test_files_hold_what_to_adata_holds(tmp_path: Path, suffix: str, uncertainty: bool) -> None:
+def test_files_hold_what_to_adata_holds(tmp_path, suffix, uncertainty):
     model = model_of(30, uncertainty=uncertainty)
     genes = model.pert_list[:9]
     path = tmp_path / f"pairs{suffix}"
@@ -95,7 +94,7 @@ def test_files_hold_what_to_adata_holds(tmp_path: Path, suffix: str, uncertainty
     }
 
 
-def test_any_conditions_to_a_file(model: GEARS, tmp_path: Path) -> None:
+def test_any_conditions_to_a_file(model, tmp_path):
     wanted = [["P0001"], ["P0002", "P0001", "P0005"], "P0003+ctrl", ["P0001"]]
     assert model.best_model is not None
     assert model.parts is not None
@@ -105,7 +104,7 @@ def test_any_conditions_to_a_file(model: GEARS, tmp_path: Path) -> None:
     np.testing.assert_allclose(read.X, model.predict(wanted).expression_UG, rtol=1e-5, atol=1e-6)
 
 
-def test_a_failure_leaves_the_old_file(model: GEARS, genes: list[str], tmp_path: Path) -> None:
+def test_a_failure_leaves_the_old_file(model, genes, tmp_path):
     for suffix in (".h5ad", ".zarr"):
         path = tmp_path / f"pairs{suffix}"
         path.write_text("old")
@@ -127,7 +126,7 @@ def test_a_failure_leaves_the_old_file(model: GEARS, genes: list[str], tmp_path:
 
 
 @pytest.mark.parametrize("largest", [True, False])
-def test_ranking_keeps_the_best(model: GEARS, genes: list[str], largest: bool) -> None:
+def test_ranking_keeps_the_best(model, genes, largest):
     seen = []
 
     def score(part: Predictions) -> np.ndarray:
@@ -146,7 +145,7 @@ def test_ranking_keeps_the_best(model: GEARS, genes: list[str], largest: bool) -
     assert list(table["gene_1"] + "+" + table["gene_2"]) == list(table["condition"])
 
 
-def test_ranking_with_ties_nan_and_fewer_than_top(model: GEARS, genes: list[str]) -> None:
+def test_ranking_with_ties_nan_and_fewer_than_top(model, genes):
     def score(part: Predictions) -> list[float]:
         return [float("nan") if "P0000" in condition.genes else 1.0 for condition in part.conditions]
 
@@ -157,7 +156,7 @@ def test_ranking_with_ties_nan_and_fewer_than_top(model: GEARS, genes: list[str]
 
 @pytest.mark.parametrize("largest", [True, False])
 @pytest.mark.parametrize("chunk", [100, 1000])
-def test_equal_scores_keep_the_order_of_the_pairs(model: GEARS, largest: bool, chunk: int) -> None:
+def test_equal_scores_keep_the_order_of_the_pairs(model, largest, chunk):
     """780 pairs, three values: few enough values for many ties, enough pairs for a sort that is not stable to show."""
 
     def value(condition: Condition) -> float:
@@ -194,9 +193,7 @@ def with_prior(model: GEARS, network_weight: float, measured: tuple[tuple[int, .
 
 @pytest.mark.parametrize("uncertainty", [False, True])
 @pytest.mark.parametrize("network_weight", [0.0, 0.5])
-def test_all_ways_to_predict_add_the_network_to_the_prior(
-    genes: list[str], tmp_path: Path, uncertainty: bool, network_weight: float
-) -> None:
+def test_all_ways_to_predict_add_the_network_to_the_prior(genes, tmp_path, uncertainty, network_weight):
     model = model_of(30, uncertainty=uncertainty)
     pairs = list(stream.all_pairs(genes))
     nodes = [[model.pert_list.index(gene) for gene in pair.genes] for pair in pairs]
@@ -223,9 +220,7 @@ def test_all_ways_to_predict_add_the_network_to_the_prior(
         np.testing.assert_allclose(read.layers["cell_sd"], cell_sd_UG, rtol=1e-5)
 
 
-def test_a_network_of_weight_0_is_not_run(
-    genes: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_of_weight_0_is_not_run(genes, tmp_path, monkeypatch):
     def run(*args: object) -> None:
         msg = "the network was run"
         raise AssertionError(msg)
@@ -243,7 +238,7 @@ def test_a_network_of_weight_0_is_not_run(
         model.predict(pairs)
 
 
-def test_wrong_requests_say_what_is_expected(model: GEARS, genes: list[str], tmp_path: Path) -> None:
+def test_wrong_requests_say_what_is_expected(model, genes, tmp_path):
     with pytest.raises(ValueError, match="shape"):
         model.rank_pairs(lambda part: part.delta_UG, genes)
     with pytest.raises(ValueError, match="at least two genes"):
@@ -263,7 +258,7 @@ def test_wrong_requests_say_what_is_expected(model: GEARS, genes: list[str], tmp
     assert not list(tmp_path.iterdir())
 
 
-def test_earlier_names_warn(model: GEARS, genes: list[str], tmp_path: Path) -> None:
+def test_earlier_names_warn(model, genes, tmp_path):
     def first(predictions: Predictions) -> np.ndarray:
         return predictions.delta_UG[:, 0]
 
@@ -275,7 +270,7 @@ def test_earlier_names_warn(model: GEARS, genes: list[str], tmp_path: Path) -> N
     assert anndata.read_h5ad(path).obs_names.tolist() == [pair.name for pair in model.pairs(genes)]
 
 
-def test_memory_is_bounded_by_the_chunk(tmp_path: Path) -> None:
+def test_memory_is_bounded_by_the_chunk(tmp_path):
     """780 pairs x 2,000 genes: 12.5 MB of float64 per kind of value, chunks of 16 hold 0.26 MB."""
     model = model_of(2000, hidden_size=4)
     chunk_bytes = 16 * 2000 * stream.BYTES_PER_VALUE
@@ -297,7 +292,7 @@ def test_memory_is_bounded_by_the_chunk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("uncertainty", [False, True])
-def test_chunks_on_several_devices_in_turn_are_those_of_one(uncertainty: bool) -> None:
+def test_chunks_on_several_devices_in_turn_are_those_of_one(uncertainty):
     model = model_of(30, uncertainty=uncertainty)
     network, parts = model._predictor()
     conditions = list(stream.all_pairs(parts.pert_names[:8]))
@@ -310,7 +305,7 @@ def test_chunks_on_several_devices_in_turn_are_those_of_one(uncertainty: bool) -
             np.testing.assert_allclose(one.expression_UG, other.expression_UG, rtol=0, atol=1e-6)
 
 
-def test_ranking_computes_where_the_caller_says(model: GEARS) -> None:
+def test_ranking_computes_where_the_caller_says(model):
     def mean(predictions: Predictions) -> np.ndarray:
         return predictions.delta_UG.mean(1)
 

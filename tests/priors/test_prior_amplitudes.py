@@ -29,9 +29,7 @@ def kriging(covariance: np.ndarray, signal_UC: np.ndarray, values_C: np.ndarray)
     return float(solved[n]), solved[n] + signal_UC @ solved[:n]
 
 
-def test_one_strength_is_universal_kriging(
-    problem: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_strength_is_universal_kriging(problem, monkeypatch):
     delta_CG, signal_CC, noise_C, noise_G = problem
     monkeypatch.setattr(regression, "STRENGTHS", np.array([2.5]))
     found = regression.solve(delta_CG, signal_CC, noise_C, noise_G)
@@ -49,9 +47,7 @@ def test_one_strength_is_universal_kriging(
             np.testing.assert_allclose(found.left_out_CG[row, gene], expected[0], rtol=1e-7, atol=1e-9)
 
 
-def test_a_shrunk_level_is_plain_kriging(
-    problem: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shrunk_level_is_plain_kriging(problem, monkeypatch):
     delta_CG, signal_CC, noise_C, noise_G = problem
     monkeypatch.setattr(regression, "STRENGTHS", np.array([2.5]))
     found = regression.solve(delta_CG, signal_CC, noise_C, noise_G, 0.3)
@@ -66,9 +62,7 @@ def test_a_shrunk_level_is_plain_kriging(
         np.testing.assert_allclose(found.left_out_CG[11, gene], signal[11, others] @ weight, atol=1e-9)
 
 
-def test_genes_without_signal_shrink_to_zero_and_strong_ones_do_not(
-    problem: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
-) -> None:
+def test_genes_without_signal_shrink_to_zero_and_strong_ones_do_not(problem):
     delta_CG, signal_CC, noise_C, _ = problem
     rng = np.random.default_rng(4)
     delta_CG = delta_CG.copy()

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 from scipy import stats
 from scipy.optimize import check_grad
 
-from gears.priors import PriorData
 from gears.priors.evidence import _negative_evidence, fit_weights
 from gears.priors.kernels import sizes_of, training_kernels
 
 
-def test_gradient_and_value(make_data: Callable[..., PriorData]) -> None:
+def test_gradient_and_value(make_data):
     data = make_data()
     kernels = training_kernels(data.sets, data.genes)
     parts = [*kernels.values(), np.diag(1 / data.n_C), np.eye(len(data.sets))]
@@ -36,7 +33,7 @@ def test_gradient_and_value(make_data: Callable[..., PriorData]) -> None:
     )
 
 
-def test_known_weights_are_found_again() -> None:
+def test_known_weights_are_found_again():
     rng = np.random.default_rng(1)
     member = (rng.random((60, 25)) < 0.1).astype(float)
     member[np.arange(25), np.arange(25)] = 1
@@ -51,7 +48,7 @@ def test_known_weights_are_found_again() -> None:
     np.testing.assert_allclose(beside.mean(), noise_C.mean(), rtol=0.05)
 
 
-def test_departures_of_pairs_are_told_from_noise(make_data: Callable[..., PriorData]) -> None:
+def test_departures_of_pairs_are_told_from_noise(make_data):
     rng = np.random.default_rng(2)
     data = make_data(noise=0.02)
     several = sizes_of(data.sets) > 1
@@ -65,9 +62,7 @@ def test_departures_of_pairs_are_told_from_noise(make_data: Callable[..., PriorD
 
 
 @pytest.mark.parametrize(("informs", "n_conditions"), [(True, 60), (False, 60), (False, 12)])
-def test_a_further_similarity_has_no_weight_unless_the_evidence_asks_for_it(
-    informs: bool, n_conditions: int
-) -> None:
+def test_a_further_similarity_has_no_weight_unless_the_evidence_asks_for_it(informs, n_conditions):
     rng = np.random.default_rng(3)
     own = np.eye(n_conditions)
     vectors = rng.standard_normal((n_conditions, 4))

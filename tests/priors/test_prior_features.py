@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
@@ -37,14 +36,14 @@ def genes() -> GeneSimilarity:
 SETS = tuple((node,) for node in range(9)) + tuple(combinations(range(6), 2))
 
 
-def test_features_of_few_genes_are_exact(genes: GeneSimilarity) -> None:
+def test_features_of_few_genes_are_exact(genes):
     found = gene_features(genes.members(SETS), genes, SHARED, OWN, SIMILAR)
     expected_CC = specific_covariance(SETS, genes, SHARED, OWN, SIMILAR)
     np.testing.assert_allclose(found.feature_CM @ found.feature_CM.T, expected_CC, atol=1e-12)
     assert not found.rest_C.any()
 
 
-def test_features_of_many_genes_keep_every_variance_and_the_frequent_genes(genes: GeneSimilarity) -> None:
+def test_features_of_many_genes_keep_every_variance_and_the_frequent_genes(genes):
     singles = [(node,) for node in range(9)] + [(0, 1), (0, 2)]
     found = gene_features(genes.members(singles), genes, SHARED, OWN, SIMILAR, 6)
     expected_CC = specific_covariance(singles, genes, SHARED, OWN, SIMILAR)
@@ -72,7 +71,7 @@ def by_features(genes: GeneSimilarity, noise_C: np.ndarray, typical: float) -> S
     return Spectrum.of_features(found, np.full(len(SETS), 0.2), noise_C, typical)
 
 
-def test_the_regression_by_features_is_exact_where_noise_is_alike(genes: GeneSimilarity) -> None:
+def test_the_regression_by_features_is_exact_where_noise_is_alike(genes):
     noise_C = np.full(len(SETS), 1.7)
     delta_CG, signal_CC, noise_G = problem(genes, noise_C)
     whole = regression.solve(delta_CG, signal_CC, noise_C, noise_G)
@@ -82,7 +81,7 @@ def test_the_regression_by_features_is_exact_where_noise_is_alike(genes: GeneSim
     np.testing.assert_allclose(found.level_G, whole.level_G, atol=1e-10)
 
 
-def test_the_regression_by_features_is_near_where_noise_differs(genes: GeneSimilarity) -> None:
+def test_the_regression_by_features_is_near_where_noise_differs(genes):
     noise_C = np.random.default_rng(3).uniform(0.3, 3.0, len(SETS))
     delta_CG, signal_CC, noise_G = problem(genes, noise_C)
     whole = regression.solve(delta_CG, signal_CC, noise_C, noise_G)
@@ -91,7 +90,7 @@ def test_the_regression_by_features_is_near_where_noise_differs(genes: GeneSimil
     assert np.sqrt((away_CG**2).mean()) < 0.05 * whole.left_out_CG.std()
 
 
-def test_blocks_of_genes_do_not_matter(genes: GeneSimilarity, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_genes_do_not_matter(genes, monkeypatch):
     noise_C = np.linspace(0.5, 2.0, len(SETS))
     delta_CG, signal_CC, noise_G = problem(genes, noise_C)
     whole = regression.solve(delta_CG, signal_CC, noise_C, noise_G)
@@ -111,9 +110,7 @@ def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(magnitude, "MOST_EXACT", 5)
 
 
-def test_a_prior_of_many_conditions_is_near_the_exact_one(
-    make_data: Callable[..., PriorData], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prior_of_many_conditions_is_near_the_exact_one(make_data, monkeypatch):
     data = make_data(noise=0.1, n_pairs=30, factor=synergy)
 
     def error(left_out_CG: np.ndarray) -> np.ndarray:
@@ -133,9 +130,7 @@ def test_a_prior_of_many_conditions_is_near_the_exact_one(
     assert error(found.left_out_CG).mean() < 1.1 * error(exact.left_out_CG).mean()
 
 
-def test_genes_that_features_omit_are_not_told_by_each_of_their_conditions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_genes_that_features_omit_are_not_told_by_each_of_their_conditions(monkeypatch):
     """40 genes, alike in fives, each in a single and in three or more pairs; of 12 the own part is a feature."""
     rng, n_nodes, n_genes = np.random.default_rng(2), 40, 50
     groups = np.arange(n_nodes) // 5
@@ -161,9 +156,7 @@ def test_genes_that_features_omit_are_not_told_by_each_of_their_conditions(
     np.testing.assert_array_equal(again.sd(unseen, change_UG), prior.sd(unseen, change_UG))
 
 
-def test_the_factor_by_features_is_that_by_pairs(
-    make_data: Callable[..., PriorData], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_factor_by_features_is_that_by_pairs(make_data, monkeypatch):
     data = make_data(noise=0.02, n_pairs=30, factor=synergy)
     summed_CG = np.array([data.delta_CG[list(nodes)].sum(axis=0) for nodes in data.sets])
     pairs = magnitude.fit_magnitude(data.sets, data.delta_CG, summed_CG, data.genes)
@@ -176,7 +169,7 @@ def test_the_factor_by_features_is_that_by_pairs(
     np.testing.assert_allclose(features[1], pairs[1], atol=1e-9)
 
 
-def test_only_judged_conditions_are_judged(make_data: Callable[..., PriorData]) -> None:
+def test_only_judged_conditions_are_judged(make_data):
     data, rows = make_data(), np.array([1, 4, 20])
     seen = []
 

@@ -42,7 +42,7 @@ def head_of(prior: GenePrior, single: float = 0.5, several: float = 0.25) -> Hea
     return Head(inputs, np.zeros(len(NAMES)), np.ones(len(NAMES)), layers, 0.1, single, several)
 
 
-def test_the_changes_of_each_gene_alone_are_summed_and_compared() -> None:
+def test_the_changes_of_each_gene_alone_are_summed_and_compared():
     alone = {0: [1.0, -3.0], 1: [-2.0, 0.5], 2: [0.5, 1.0]}
 
     def predict(sets: Sequence[Sequence[int]]) -> np.ndarray:
@@ -57,27 +57,27 @@ def test_the_changes_of_each_gene_alone_are_summed_and_compared() -> None:
     assert changes.strongest_UG.tolist() == [[-2.0, 0.5], [1.0, -3.0]]
 
 
-def test_each_kind_of_condition_has_its_own_weight(prior: GenePrior) -> None:
+def test_each_kind_of_condition_has_its_own_weight(prior):
     whole = head_of(prior, 1.0, 1.0).change(prior, SETS)
     part = head_of(prior, 0.5, 0.25).change(prior, SETS)
     assert np.abs(whole[:3]).max() > 0.01
     np.testing.assert_allclose(part, whole * np.array([0.5, 0.25, 0.25, 1.0])[:, None])
 
 
-def test_perturbed_genes_and_the_control_keep_the_change_of_the_prior(prior: GenePrior) -> None:
+def test_perturbed_genes_and_the_control_keep_the_change_of_the_prior(prior):
     change = head_of(prior).change(prior, SETS)
     assert change[0, 1] == change[1, 2] == change[2, 0] == change[2, 4] == 0.0
     assert not change[3].any()
     assert np.count_nonzero(change[0]) == N_GENES - 1
 
 
-def test_the_order_of_genes_and_the_other_conditions_do_not_matter(prior: GenePrior) -> None:
+def test_the_order_of_genes_and_the_other_conditions_do_not_matter(prior):
     headed = dataclasses.replace(prior, head=head_of(prior))
     many = headed([*SETS, *[(1,)] * 5000])
     np.testing.assert_allclose(many[:4], headed([tuple(reversed(nodes)) for nodes in SETS]), atol=1e-12)
 
 
-def test_the_head_is_added_to_the_prior_and_saved_with_it(prior: GenePrior) -> None:
+def test_the_head_is_added_to_the_prior_and_saved_with_it(prior):
     head = head_of(prior)
     headed = dataclasses.replace(prior, head=head)
     is_new_U = np.array([nodes not in prior.measured.sets for nodes in SETS])
@@ -90,7 +90,7 @@ def test_the_head_is_added_to_the_prior_and_saved_with_it(prior: GenePrior) -> N
     assert without.head is None
 
 
-def test_arrays_of_a_head_that_do_not_fit_are_refused(prior: GenePrior) -> None:
+def test_arrays_of_a_head_that_do_not_fit_are_refused(prior):
     arrays = head_of(prior).arrays()
     with pytest.raises(ValueError, match="disagree on the number of genes"):
         Head.from_arrays(arrays | {"mean_G": np.zeros(3)}, prior.column_P)

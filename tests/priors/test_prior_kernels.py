@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
-from gears.priors import PriorData
 from gears.priors.kernels import mixed, training_kernels
 from gears.priors.source import vector_similarity
 
 
-def test_kernels_are_sums_over_pairs_of_genes(make_data: Callable[..., PriorData]) -> None:
+def test_kernels_are_sums_over_pairs_of_genes(make_data):
     data = make_data()
     genes, sets = data.genes, data.sets
     place = {int(node): column for column, node in enumerate(genes.trained_T)}
@@ -26,9 +23,7 @@ def test_kernels_are_sums_over_pairs_of_genes(make_data: Callable[..., PriorData
             np.testing.assert_allclose(similar[a, b], expected, rtol=0, atol=1e-12)
 
 
-def test_nodes_outside_training_have_similarity_but_no_membership(
-    make_data: Callable[..., PriorData],
-) -> None:
+def test_nodes_outside_training_have_similarity_but_no_membership(make_data):
     genes = make_data().genes
     assert 12 not in genes.trained_T
     assert not genes.membership([(12,)]).any()
@@ -36,7 +31,7 @@ def test_nodes_outside_training_have_similarity_but_no_membership(
     assert not genes.similarity([(12,), ()])[1].any()
 
 
-def test_similarities_are_mixed_by_weight(make_data: Callable[..., PriorData]) -> None:
+def test_similarities_are_mixed_by_weight(make_data):
     genes = make_data().genes
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(genes.similar_PT.shape[0], 3))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
@@ -87,7 +86,7 @@ def errors(prior: GenePrior, sets: Sets, true_UG: np.ndarray) -> tuple[np.ndarra
     return true_UG - change_UG, sd_UG
 
 
-def test_intervals_of_data_from_the_process_hold_what_they_say() -> None:
+def test_intervals_of_data_from_the_process_hold_what_they_say():
     inside = {"unseen": [], "pairs": []}
     for seed in range(6):
         data, others, true_UG = screen_of(seed)
@@ -107,7 +106,7 @@ def test_intervals_of_data_from_the_process_hold_what_they_say() -> None:
         assert of_truth == pytest.approx(LEVEL, abs=0.06 if name == "pairs" else 0.02), name
 
 
-def test_scales_of_genes_follow_their_errors_where_most_conditions_are_known_but_for_noise() -> None:
+def test_scales_of_genes_follow_their_errors_where_most_conditions_are_known_but_for_noise():
     correlations = []
     for seed in range(4):
         data, others, true_UG = screen_of(seed)
@@ -118,7 +117,7 @@ def test_scales_of_genes_follow_their_errors_where_most_conditions_are_known_but
     assert np.mean(correlations) > 0.65
 
 
-def test_genes_and_conditions_that_are_known_less_have_wider_intervals() -> None:
+def test_genes_and_conditions_that_are_known_less_have_wider_intervals():
     data, others, true_UG = screen_of(1)
     error_UG, sd_UG = errors(fitted_to(data), others, true_UG)
     is_pair = np.array([len(nodes) > 1 for nodes in others])
@@ -128,7 +127,7 @@ def test_genes_and_conditions_that_are_known_less_have_wider_intervals() -> None
 
 
 @pytest.mark.parametrize("follows", [True, False])
-def test_sizes_that_follow_similar_genes_say_which_unseen_gene_is_predicted_badly(follows: bool) -> None:
+def test_sizes_that_follow_similar_genes_say_which_unseen_gene_is_predicted_badly(follows):
     rng, found = np.random.default_rng(5), []
     for seed in range(4):
         strength = np.exp(rng.standard_normal(N_NODES // 3))[np.arange(N_NODES) // 3] if follows else 1.0
@@ -147,7 +146,7 @@ def test_sizes_that_follow_similar_genes_say_which_unseen_gene_is_predicted_badl
         assert np.concatenate(of_sd) == pytest.approx(1.0, abs=0.1)
 
 
-def test_pairs_that_are_multiplied_are_wrong_where_their_change_is() -> None:
+def test_pairs_that_are_multiplied_are_wrong_where_their_change_is():
     shares = {}
     for factor_sd in (0.0, 1.2):
         data, others, true_UG = screen_of(2, factor_sd=factor_sd)
@@ -160,7 +159,7 @@ def test_pairs_that_are_multiplied_are_wrong_where_their_change_is() -> None:
 
 
 @pytest.mark.parametrize("target_sd", [0.05, 0.8])
-def test_the_change_of_a_perturbed_gene_itself_has_its_error(target_sd: float) -> None:
+def test_the_change_of_a_perturbed_gene_itself_has_its_error(target_sd):
     error_N, sd_N = [], []
     for seed in range(4):
         data, others, true_UG = screen_of(seed, target_sd=target_sd, strength=0.3)
@@ -172,7 +171,7 @@ def test_the_change_of_a_perturbed_gene_itself_has_its_error(target_sd: float) -
     assert of_sd == pytest.approx(of_error, rel=0.4)
 
 
-def test_errors_of_perturbed_genes_themselves_are_no_errors_of_other_conditions() -> None:
+def test_errors_of_perturbed_genes_themselves_are_no_errors_of_other_conditions():
     data, _, _ = screen_of(3, target_sd=3.0, strength=0.3)
     prior = fitted_to(data)
     assert prior.uncertainty is not None
@@ -195,7 +194,7 @@ def test_errors_of_perturbed_genes_themselves_are_no_errors_of_other_conditions(
     assert np.mean(shares) > 0.35
 
 
-def test_the_expected_size_is_a_mean_of_two_and_stays_within_those_of_training() -> None:
+def test_the_expected_size_is_a_mean_of_two_and_stays_within_those_of_training():
     sizes_U = expected_log_size(np.log([1.0, 4.0]), np.array([4.0, 1.0]))
     np.testing.assert_allclose(np.exp(sizes_U), [np.sqrt(2), 2.0])
     exponents = np.array([[0.5, 0.0, -1.0, 2.0], [1.0, 1.0, 0.0, 3.0]])
@@ -204,7 +203,7 @@ def test_the_expected_size_is_a_mean_of_two_and_stays_within_those_of_training()
     np.testing.assert_allclose(found_U, np.exp([1.0, 2.0, -1.0, 2.0, 4.0]))
 
 
-def test_the_mean_alone_is_as_wrong_as_conditions_differ() -> None:
+def test_the_mean_alone_is_as_wrong_as_conditions_differ():
     data, others, true_UG = screen_of(4, alike=0.0)
     means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
     prior = fit_prior(data, lambda left_out_CG: -1.0 * np.isclose(left_out_CG, means_CG).all(axis=1)).prior
@@ -214,7 +213,7 @@ def test_the_mean_alone_is_as_wrong_as_conditions_differ() -> None:
 
 
 @pytest.mark.parametrize("held", [0.0, 0.6, 1.0])
-def test_the_error_of_the_control_mean_is_one_of_changes_as_far_as_predictions_hold_it(held: float) -> None:
+def test_the_error_of_the_control_mean_is_one_of_changes_as_far_as_predictions_hold_it(held):
     data, others, _ = screen_of(0)
     prior, sets = fitted_to(data), (*others[:3], data.sets[0], ())
     change_UG, control_G = prior(sets), np.linspace(0.0, 0.1, N_GENES)
@@ -234,7 +233,7 @@ def test_the_error_of_the_control_mean_is_one_of_changes_as_far_as_predictions_h
     assert not of_changes_UG[4].any()
 
 
-def test_the_control_is_known_and_the_order_of_genes_does_not_matter() -> None:
+def test_the_control_is_known_and_the_order_of_genes_does_not_matter():
     data, _, _ = screen_of(0)
     prior = fitted_to(data)
     pair, single = data.sets[-1], data.sets[0]
@@ -246,7 +245,7 @@ def test_the_control_is_known_and_the_order_of_genes_does_not_matter() -> None:
     assert (sd_UG[:3] > 0).all()
 
 
-def test_it_comes_back_from_files_and_earlier_files_have_none() -> None:
+def test_it_comes_back_from_files_and_earlier_files_have_none():
     data, others, _ = screen_of(0, target_sd=0.3)
     prior = fitted_to(data)
     arrays, change_UG = prior.arrays(), prior(others)
@@ -260,7 +259,7 @@ def test_it_comes_back_from_files_and_earlier_files_have_none() -> None:
     assert tables < 4 * (len(data.genes.trained_T) + 2) ** 2 + 8 * (5 * N_GENES + 200)
 
 
-def test_too_few_conditions_to_tell_have_no_sd(make_data: Callable[..., PriorData]) -> None:
+def test_too_few_conditions_to_tell_have_no_sd(make_data):
     data = make_data()
     single = dataclasses.replace(data, sets=((0,),), delta_CG=data.delta_CG[:1], n_C=data.n_C[:1])
     assert (
@@ -274,7 +273,7 @@ def test_too_few_conditions_to_tell_have_no_sd(make_data: Callable[..., PriorDat
     assert (sd_UG > 0).all()
 
 
-def test_log_sizes_are_without_sampling_noise() -> None:
+def test_log_sizes_are_without_sampling_noise():
     rng = np.random.default_rng(0)
     size_C = np.array([1.0, 0.5, 0.25])
     noise_CG = np.full((3, 20_000), 0.3**2)
@@ -284,7 +283,7 @@ def test_log_sizes_are_without_sampling_noise() -> None:
     assert error_C[0] < error_C[1] < error_C[2]
 
 
-def test_sizes_that_follow_nothing_are_one_for_all() -> None:
+def test_sizes_that_follow_nothing_are_one_for_all():
     data, _, _ = screen_of(0)
     singles = [nodes for nodes in data.sets if len(nodes) == 1]
     constant = 0
@@ -295,7 +294,7 @@ def test_sizes_that_follow_nothing_are_one_for_all() -> None:
     assert constant >= 9
 
 
-def test_effects_of_several_genes_add_up_as_squares() -> None:
+def test_effects_of_several_genes_add_up_as_squares():
     data, others, _ = screen_of(0)
     size_C = np.sqrt([len(nodes) for nodes in data.sets])
     value_C = np.log(size_C) + 0.01 * np.random.default_rng(0).standard_normal(len(size_C))

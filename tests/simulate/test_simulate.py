@@ -95,10 +95,7 @@ def test_same_seed_same_screen_other_seed_other_screen():
         ({}, "a1d9c6c0fed838ad"),
         ({"n_triples": 2, "cell_types": 2, "n_batches": 3, "cell_number_sd": 0.5}, "d47ca1e0ef05ce0d"),
         ({"low_rank": 3, "target_effect": 0.0, "interaction_share": 1.0}, "50e081e8c6211def"),
-        (
-            {"go_strength": 0.3, "seed": 5},
-            "30cd163e21af3a01",
-        ),
+        ({"go_strength": 0.3, "seed": 5}, "30cd163e21af3a01"),
     ],
 )
 def test_screens_of_earlier_versions_are_the_same(options, digest):

@@ -8,13 +8,7 @@ import pytest
 from gears.evaluation.baselines import ConditionMeans, make_baseline
 from gears.simulate import Simulation, SimulationOptions, Truth, simulated_screen
 
-MODULES = {
-    "n_genes": 200,
-    "n_singles": 60,
-    "n_pairs": 0,
-    "n_modules": 6,
-    "go_strength": 0.0,
-}
+MODULES = {"n_genes": 200, "n_singles": 60, "n_pairs": 0, "n_modules": 6, "go_strength": 0.0}
 
 
 def truth_with(**options) -> Truth:
