@@ -54,11 +54,8 @@ def plain(value: Any) -> Any:
     import torch
 
     if isinstance(value, torch.Tensor):
-        return [
-            "tensor",
-            str(value.dtype),
-            value.double().tolist() if value.is_floating_point() else value.tolist(),
-        ]
+        values = value.double() if value.is_floating_point() else value
+        return ["tensor", str(value.dtype), values.tolist()]
     if isinstance(value, np.ndarray):
         return ["array", str(value.dtype), value.tolist()]
     if isinstance(value, dict):

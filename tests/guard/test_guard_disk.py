@@ -113,25 +113,10 @@ def test_a_full_disk(what, copy, toy_adata):
         write(copy, toy_adata)
     assert str(caught.value).count("what was there before is unchanged") == 1
     after = contents(copy)
-    assert {name: after.get(name) for name in before if "metrics" not in name} == {
-        name: value for name, value in before.items() if "metrics" not in name
-    }
+    assert all(after.get(name) == value for name, value in before.items() if "metrics" not in name)
     assert not [name for name in after if ".tmp" in name]
     write(copy, toy_adata)  # there is room again
     opened(copy) if what != "preparing" else None
-
-
-def test_every_size_of_disk(copy, toy_adata):
-    """Wherever a preparation runs out of space, the screen before it is whole."""
-    before = contents(copy / "data" / "toy")
-    failed = 0
-    for size in (0, 100, 300, 500, 900, 3000, 7000):  # beyond these HDF5 writes, see below
-        with full_disk(size), contextlib.suppress(OSError):
-            prepare_again(copy, toy_adata)
-            break
-        failed += 1
-        assert contents(copy / "data" / "toy") == before
-    assert failed == 7
 
 
 def in_fork(action: Callable[[], Any]) -> str:
@@ -195,9 +180,7 @@ def test_writers_name_their_file(kind, tmp_path):
     }
     with full_disk(4096), pytest.raises(OSError, match=rf"file\.{kind} could not be written") as caught:
         writes[kind](path)
-    assert (caught.value.errno, "File too large" in str(caught.value)) == (errno.EFBIG, True), (
-        "the system's reason"
-    )
+    assert (caught.value.errno, "File too large" in str(caught.value)) == (errno.EFBIG, True)
     assert not list(tmp_path.iterdir())
 
 
@@ -260,10 +243,3 @@ def test_a_folder_that_vanishes(copy):
         model.train(steps=1, evaluate_test=False, verbose=False, save_path=str(copy / "other"))
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*run; give the folder"):
         GEARS.from_pretrained(copy / "run")
-
-
-def test_a_file_where_a_folder_should_be(tmp_path, toy_adata):
-    (tmp_path / "file").write_text("x")
-    with pytest.raises((FileExistsError, NotADirectoryError), match="file"):
-        prepare_screen(toy_adata, tmp_path / "file" / "toy")
-    assert (tmp_path / "file").read_text() == "x"

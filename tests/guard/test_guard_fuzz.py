@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pickle
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,9 +23,7 @@ from gears.conditions import Condition
 from gears.data.screen.prepare import prepare_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits import Split, make_split
-from gears.files.formats import read_json
 from gears.files.pickles import load_plain
-from gears.files.tensors import read_tensors
 from gears.graphs import GeneAnnotation
 from gears.graphs.edge_tables import EdgeFile
 from gears.graphs.nodes import read_gene_set
@@ -113,7 +110,7 @@ def screens(draw: Any) -> AnnData:
 
 
 @pytest.mark.filterwarnings("default")
-@fuzz(60)
+@fuzz(30)
 @given(screens(), st.booleans(), st.integers(1, 3))
 def test_screens(adata, skip_de, min_cells):
     """Prepared, and then whole and the same when opened; or refused, and nothing is written."""
@@ -164,10 +161,8 @@ def test_splits(labels, name, seed, mode, share, given_parts):
                 condition = Condition.parse(label)
                 if condition.genes:
                     assert homes.setdefault(condition, part) == part
-        assert {label for names in split.parts.values() for label in names} | set(split.excluded) == {
-            "ctrl",
-            *labels,
-        }
+        placed = {label for names in split.parts.values() for label in names}
+        assert placed | set(split.excluded) == {"ctrl", *labels}
         assert Split.from_dict(json.loads(json.dumps(split.to_dict()))).hash == split.hash
 
 
@@ -176,7 +171,7 @@ def test_splits(labels, name, seed, mode, share, given_parts):
 def test_settings_of_any_type(kind):
     fields = list(kind.__dataclass_fields__)
 
-    @fuzz(120)
+    @fuzz(60)
     @given(st.dictionaries(st.sampled_from(fields), PLAIN, max_size=4))
     def check(values: dict[str, Any]) -> None:
         found = None
@@ -186,13 +181,6 @@ def test_settings_of_any_type(kind):
             json.dumps(found.to_dict(), default=str)
 
     check()
-
-
-@fuzz(60)
-@given(PLAIN)
-@pytest.mark.filterwarnings("default")
-def test_splits_on_disk(value):
-    read_or_refused(lambda: Split.from_dict(value))
 
 
 # Files of text and bytes
@@ -222,7 +210,7 @@ TEXTS = {
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", TEXTS)
 def test_tables_of_text(name):
-    @fuzz(50)
+    @fuzz(25)
     @given(st.sampled_from(HEADS), LINES, st.binary(max_size=6))
     def check(head: str, lines: str, tail: bytes) -> None:
         body = head + (lines.replace("\t", ",") if name.endswith(".csv") else lines)
@@ -231,23 +219,8 @@ def test_tables_of_text(name):
     check()
 
 
-@fuzz(120)
-@given(PLAIN, st.integers(0, 5))
-def test_pickles_of_plain_values(value, protocol):
-    found = written(pickle.dumps(value, protocol), "a.pkl", lambda path: [load_plain(path)])
-    assert found is not None
-    assert repr(found[0]) == repr(value)
-
-
 @fuzz(200)
 @given(st.binary(max_size=200))
 def test_pickles_of_any_bytes(content):
     for head in (b"", b"\x80\x04", b"\x80\x02"):
         written(head + content, "a.pkl", load_plain)
-
-
-@fuzz(60)
-@given(st.binary(max_size=120))
-def test_tensors_and_json_of_any_bytes(content):
-    written(content, "a.pt", read_tensors)
-    written(content, "a.json", read_json)

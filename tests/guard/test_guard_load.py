@@ -48,16 +48,6 @@ def predictions(model: GEARS, n: int) -> None:
         assert np.isfinite(model.predict(asked).expression_UG).all()
 
 
-@pytest.mark.long  # measures its process, which other tests share
-def test_two_hundred_predictions_hold_memory(toy_template, tmp_path):
-    make_run(tmp_path, toy_template.copy())
-    model = GEARS.from_pretrained(tmp_path / "run", device="cpu")
-    predictions(model, 40)
-    warm = held()
-    predictions(model, 200)
-    assert_flat({"warm": warm, "end": held()}, 4.0)
-
-
 @pytest.mark.long
 def test_a_thousand_predictions_hold_memory(toy_template, tmp_path):
     make_run(tmp_path, toy_template.copy())

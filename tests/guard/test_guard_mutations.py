@@ -28,21 +28,10 @@ def bench(toy_template: AnnData, tmp_path_factory: pytest.TempPathFactory) -> Be
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_damage_is_named_or_without_effect(bench, name):
     draw, fork = random.Random(f"{name} 1"), name in IN_HDF5 and hasattr(os, "fork")
-    found = [bench.try_once(READERS[name], draw, fork=fork) for _ in range(12)]
+    found = [bench.try_once(READERS[name], draw, fork=fork) for _ in range(8)]
     assert not [f"{done} -> {verdict}" for done, verdict in found if verdict.startswith("WRONG")]
     # a cache is built again instead
     assert any(verdict == "refused" for _, verdict in found) or name == "cache"
-
-
-@pytest.mark.parametrize("name", IN_HDF5)
-@pytest.mark.parametrize("length", [0, 1, 9, 900, 20_000], ids=str)
-def test_cut_hdf5_files_are_refused_by_name(bench, name, length):
-    (file,) = bench.prepare(READERS[name]).iterdir()
-    cut = bench.folder / "cut" / file.name
-    cut.parent.mkdir(exist_ok=True)
-    cut.write_bytes(file.read_bytes()[:length])
-    assert bench.judge(READERS[name], cut.parent, cut) == "refused"
-    cut.unlink()
 
 
 @pytest.mark.long

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +11,12 @@ import numpy as np
 import pytest
 import zarr
 from anndata import AnnData
-from fuzz_targets import unsealed
 from scipy import sparse
 
 from gears import PertData
 from gears.data.reading.matrix import as_csr
-from gears.data.reading.open import open_screen
 from gears.data.screen.cells import CellMatrix
 from gears.data.screen.prepare import prepare_screen
-from gears.data.screen.prepared import PreparedScreen
 from gears.files.formats import write_npz
 from gears.graphs import GeneAnnotation
 
@@ -49,13 +45,12 @@ def load(path: Path) -> None:
     PertData(path.parent / "data", default_pert_graph=False).load(data_path=path)
 
 
-@pytest.mark.parametrize("mapped", [False, True], ids=["in memory", "mapped"])
 @pytest.mark.parametrize("what", DAMAGE)
-def test_an_h5ad_file(what, mapped, h5ad, monkeypatch):
+def test_an_h5ad_file(what, h5ad, monkeypatch):
     array, place, value, words = DAMAGE[what]
     with h5py.File(h5ad, "r+") as file:
         file["X"][array][place] = value
-    if mapped:
+    if what.startswith("a column"):  # the others are read at once
         monkeypatch.setattr("gears.data.reading.open.MOST_IN_MEMORY", 10)
     with pytest.raises(ValueError, match=rf"screen\.h5ad: X has {words}"):
         load(h5ad)
@@ -73,19 +68,7 @@ def test_an_h5ad_file_with_too_few(what, h5ad):
         load(h5ad)
 
 
-@pytest.mark.parametrize("what", DAMAGE)
-def test_an_h5ad_file_kept_by_columns_in_a_layer(what, toy_template, tmp_path):
-    adata = toy_template.copy()
-    adata.layers["log"] = sparse.csc_matrix(adata.X)
-    adata.write_h5ad(tmp_path / "screen.h5ad")
-    array, place, value, _ = DAMAGE[what]
-    with h5py.File(tmp_path / "screen.h5ad", "r+") as file:
-        file["layers/log"][array][place] = value
-    with pytest.raises(ValueError, match=r"screen\.h5ad: layers/log has (column numbers|row bounds)"):
-        open_screen(tmp_path / "screen.h5ad")
-
-
-@pytest.mark.parametrize("what", DAMAGE)
+@pytest.mark.parametrize("what", ["a column beyond", "a bound that falls"])
 @pytest.mark.filterwarnings("ignore")
 def test_a_zarr_store(what, toy_template, tmp_path):
     toy_template.write_zarr(tmp_path / "screen.zarr")
@@ -98,11 +81,10 @@ def test_a_zarr_store(what, toy_template, tmp_path):
         load(tmp_path / "screen.zarr")
 
 
-@pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csc_matrix, sparse.csr_array])
 @pytest.mark.parametrize("what", DAMAGE)
-def test_a_matrix_in_memory(what, form, toy_adata):
+def test_a_matrix_in_memory(what, toy_adata):
     array, place, value, _ = DAMAGE[what]
-    matrix = form(toy_adata.X)
+    matrix = sparse.csc_matrix(toy_adata.X)
     getattr(matrix, array)[place] = value
     with pytest.raises(ValueError, match=r"a sparse matrix has (column numbers|row bounds)"):
         as_csr(matrix)
@@ -110,22 +92,6 @@ def test_a_matrix_in_memory(what, form, toy_adata):
     with pytest.raises(ValueError, match=r"a sparse matrix has (column numbers|row bounds)"):
         prepare_screen(adata, Path("never"))
     assert not Path("never").exists()
-
-
-@pytest.mark.parametrize("what", DAMAGE)
-def test_a_prepared_screen_without_its_checksums(what, toy_adata, tmp_path):
-    """What damage does to files too large to be compared at each use, and whoever makes checksums fit."""
-    prepare_screen(toy_adata, tmp_path / "toy")
-    unsealed(tmp_path / "toy")
-    array, place, value, words = DAMAGE[what]
-    file = tmp_path / "toy" / "cells" / f"{array}.npy"
-    values = np.load(file)
-    values[place] = value
-    np.save(file, values)
-    uses: list[Callable[[CellMatrix], Any]] = [CellMatrix.csr, lambda cells: cells.rows([0, 1, 200])]
-    for use in uses:
-        with pytest.raises(ValueError, match=rf"{array}\.npy has {words}"):
-            use(PreparedScreen.open(tmp_path / "toy").cells)
 
 
 @pytest.mark.parametrize(
