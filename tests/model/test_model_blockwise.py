@@ -39,12 +39,8 @@ def step(network: GEARSNetwork) -> dict[str, torch.Tensor]:
         more["logvar"] = logvar_UG.detach()
     loss.backward()
     gradients = {f"grad {name}": p.grad.clone() for name, p in network.named_parameters()}
-    return {
-        "delta": delta_UG.detach(),
-        **more,
-        **gradients,
-        **{k: v.clone() for k, v in network.named_buffers() if "running" in k},
-    }
+    running = {k: v.clone() for k, v in network.named_buffers() if "running" in k}
+    return {"delta": delta_UG.detach(), **more, **gradients, **running}
 
 
 def close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
@@ -60,8 +56,7 @@ def whole_of(network: GEARSNetwork) -> GEARSNetwork:
     return whole
 
 
-@pytest.mark.parametrize("block_rows", [5, 17, 4096])
-@pytest.mark.parametrize("most_kept", [None, 0])
+@pytest.mark.parametrize(("block_rows", "most_kept"), [(5, None), (17, 0), (4096, None)])
 @pytest.mark.parametrize("uncertainty", [False, True])
 def test_equal_to_whole_tensors(block_rows, most_kept, uncertainty, monkeypatch):
     monkeypatch.setitem(blockwise.BLOCK_ROWS, "cpu", block_rows)
@@ -69,29 +64,6 @@ def test_equal_to_whole_tensors(block_rows, most_kept, uncertainty, monkeypatch)
     expected = step(whole_of(network))
     network.most_kept = most_kept
     close(step(network), expected)
-
-
-def test_results_do_not_depend_on_how_much_is_kept(monkeypatch):
-    monkeypatch.setitem(blockwise.BLOCK_ROWS, "cpu", 17)
-    results = []
-    for most_kept in (None, 0):
-        network = small_network(uncertainty=True)
-        network.most_kept = most_kept
-        results.append(step(network))
-    assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
-
-
-def test_hidden_values_are_not_kept_beyond_the_limit():
-    network = small_network()
-    width = 3 * network.config.hidden_size  # both layers of recovery_w
-    network.most_kept = 8 * GENES * len(WEIGHT) * width - 1
-    step(network)
-    assert not network.pool._free
-    network.most_kept += 1
-    step(network)
-    assert sum(flat.numel() for flat in network.pool._free) == GENES * len(WEIGHT) * (
-        width + 2 * network.config.hidden_size
-    )
 
 
 def test_buffers_are_used_again_but_not_while_they_are_needed():
@@ -114,8 +86,7 @@ def test_buffers_are_used_again_but_not_while_they_are_needed():
     close(*results)
 
 
-@pytest.mark.parametrize("most_kept", [None, 0])
-@pytest.mark.parametrize("uncertainty", [False, True])
+@pytest.mark.parametrize(("most_kept", "uncertainty"), [(None, False), (0, True)])
 def test_mixed_precision_is_that_of_whole_tensors(most_kept, uncertainty, monkeypatch):
     """Products of matrices in bfloat16, everything else exact: as near to float64 as whole tensors are, or nearer."""
     monkeypatch.setitem(blockwise.BLOCK_ROWS, "cpu", 17)
@@ -127,9 +98,7 @@ def test_mixed_precision_is_that_of_whole_tensors(most_kept, uncertainty, monkey
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found, plain = step(network), step(whole)
     assert found["delta"].dtype == torch.float32
-    some = {
-        name: value for name, value in exact.items() if value.norm() > 1e-6
-    }  # not the shifts, whose gradient is 0
+    some = {name: value for name, value in exact.items() if value.norm() > 1e-6}  # shifts' gradients are 0
     ours, theirs = (
         max(float((part[name].double() - value).norm() / value.norm()) for name, value in some.items())
         for part in (found, plain)

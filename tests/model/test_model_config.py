@@ -22,10 +22,7 @@ def test_unknown_settings_are_named_and_missing_ones_defaulted():
     ("settings", "message"),
     [
         ({"hidden_size": 0}, "hidden_size is 0; expected a whole number of at least 1"),
-        (
-            {"num_similar_genes_go_graph": -1},
-            "num_similar_genes_go_graph is -1; expected a whole number of at least 0",
-        ),
+        ({"num_similar_genes_go_graph": -1}, "graph is -1; expected a whole number of at least 0"),
         ({"loss": "evidnce"}, "loss"),
         ({"hidden_size": 8.0}, "expected a whole number"),
         ({"num_go_gnn_layers": True}, "expected a whole number"),

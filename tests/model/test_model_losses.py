@@ -1,7 +1,5 @@
 """The objective over cells against loops over conditions, cells and genes."""
 
-import math
-
 import pytest
 import torch
 
@@ -97,17 +95,9 @@ def test_the_likelihood_has_a_finite_minimiser_that_grows_with_noise():
 
     def closure() -> torch.Tensor:
         optimiser.zero_grad()
-        loss = cell_loss(
-            zeros[:1],
-            logvar,
-            torch.zeros(400, dtype=torch.long),
-            zeros,
-            y,
-            torch.ones(1, 3, dtype=torch.bool),
-            zeros[0],
-            torch.full((400,), 1 / 400, dtype=torch.float64),
-            config,
-        )
+        row_B, mask_UG = torch.zeros(400, dtype=torch.long), torch.ones(1, 3, dtype=torch.bool)
+        weight_B = torch.full((400,), 1 / 400, dtype=torch.float64)
+        loss = cell_loss(zeros[:1], logvar, row_B, zeros, y, mask_UG, zeros[0], weight_B, config)
         loss.backward()
         return loss
 
@@ -127,21 +117,7 @@ def test_batches_add_up():
     assert not values["delta_UG"].grad.any()
 
 
-def test_a_condition_without_expressed_genes_has_loss_zero():
-    values = batch()
-    values["mask_UG"] = torch.zeros_like(values["mask_UG"])
-    assert cell_loss(**values, config=ModelConfig()).item() == 0
-
-
 def test_missing_log_variance_is_explained():
     values = {**batch(), "logvar_UG": None}
     with pytest.raises(ValueError, match="uncertainty=True"):
         cell_loss(**values, config=SETTINGS["nll"])
-
-
-def test_single_precision_cells_with_a_double_model():
-    values = batch()
-    values["x_BG"], values["y_BG"] = values["x_BG"].float(), values["y_BG"].float()
-    loss = cell_loss(**values, config=ModelConfig())
-    assert loss.dtype == torch.float64
-    assert math.isfinite(loss.item())

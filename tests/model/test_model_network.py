@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from model_twin import GENES, HIDDEN, NODES, collapse, graph_of, small_network, twin_of
-from model_workers import SilentReducer
 
 from gears.model.config import ModelConfig
 from gears.model.network import Fallback, GEARSNetwork
@@ -113,15 +112,6 @@ def test_rows_of_weight_zero_change_nothing_for_the_others():
         close(other.state_dict()[name], value, 1e-13)
 
 
-def test_evaluation_is_silent_and_deterministic():
-    network = small_network(uncertainty=True).eval()
-    network.reducer = SilentReducer()
-    row, node, weight, _ = collapse(PERTS)
-    one, other = network(row, node, weight), network(row, node, weight)
-    assert torch.equal(one[0], other[0])
-    assert torch.equal(one[1], other[1])
-
-
 def test_graphs_without_edges_run():
     none = (torch.zeros(2, 0, dtype=torch.long), torch.zeros(0))
     network = GEARSNetwork(graph_of(NODES, *none), graph_of(GENES, *none), ModelConfig(hidden_size=HIDDEN))
@@ -135,27 +125,6 @@ def test_no_perturb_predicts_no_change_and_can_be_trained():
     delta.sum().backward()
     assert all(torch.equal(p.grad, torch.zeros_like(p)) for p in network.parameters())
     assert not run(network.eval(), PERTS).any()
-
-
-def test_autocast_runs_and_stays_near():
-    row, node, weight, _ = collapse(PERTS)
-    exact = small_network(uncertainty=True).float()(row, node, weight)
-    network = small_network(uncertainty=True).float()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        rough = network(row, node, weight)
-    rough[0].square().sum().backward()
-    assert rough[0].dtype == rough[1].dtype == torch.float32
-    for a, b in zip(rough, exact, strict=True):
-        assert (a - b).abs().max() < 0.15 * b.abs().max()
-    assert all(torch.isfinite(p.grad).all() for p in network.parameters() if p.grad is not None)
-
-
-def test_float32_stays_near_float64():
-    close(run(small_network().float(), PERTS).double(), run(small_network(), PERTS), 1e-4)
-
-
-def test_state_dict_holds_no_graph():
-    assert not any("graph" in name for name in small_network().state_dict())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

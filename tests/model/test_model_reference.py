@@ -16,7 +16,7 @@ pytestmark = pytest.mark.shared
 FILES = {
     "network_plain_1layer": ModelConfig(hidden_size=8),
     "network_uncertainty_2layers": ModelConfig(
-        hidden_size=8, num_go_gnn_layers=2, num_gene_gnn_layers=2, uncertainty=True
+        8, num_go_gnn_layers=2, num_gene_gnn_layers=2, uncertainty=True
     ),
 }
 

@@ -30,13 +30,8 @@ WANTED = {
 }
 
 
-@pytest.fixture(scope="module", params=["prior", "network"])
-def model(
-    request: pytest.FixtureRequest,
-    tmp_path_factory: pytest.TempPathFactory,
-    toy_template: AnnData,
-    toy_go: Any,
-) -> GEARS:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory, toy_template: AnnData, toy_go: Any) -> GEARS:
     terms = {**toy_go, "GX20": {"of GX20"}, "LIKE": toy_go["GX00"], "ALONE": {"of ALONE"}}
     data = PertData(tmp_path_factory.mktemp("informed"), gene2go=terms)
     data.new_data_process("toy", toy_template.copy())
@@ -44,7 +39,7 @@ def model(
     data.prepare_split("custom", split_dict=parts)
     model = GEARS(data, device="cpu")
     model.model_initialize(hidden_size=8)
-    model.train(steps=1, verbose=False, **({"prior": None} if request.param == "network" else {}))
+    model.train(epochs=0, verbose=False, evaluate_test=False)
     return model
 
 
@@ -80,9 +75,8 @@ def test_either_the_prior_or_the_graph_makes_genes_similar(model):
     without_both = dataclasses.replace(without_graph, prior=None)
     assert source_of_genes(without_both)["LIKE"] == "nothing"
     assert source_of_genes(dataclasses.replace(parts, prior=None))["LIKE"] == "similarity"
-    if parts.prior is not None:
-        assert source_of_genes(without_graph)["LIKE"] == "similarity"
-        assert source_of_genes(without_graph)["ALONE"] == "nothing"
+    assert source_of_genes(without_graph)["LIKE"] == "similarity"
+    assert source_of_genes(without_graph)["ALONE"] == "nothing"
 
 
 def test_known_genes_give_no_warning(model, caplog):
@@ -130,9 +124,7 @@ def test_many_predictions_give_one_warning(model, saved, tmp_path, caplog, monke
         assert len(warnings_of(caplog)) == 1, name
 
 
-@pytest.mark.parametrize(
-    "name", ["GX01_GX00", "GX00,GX01", "GX00 GX01", "GX00|GX01", "GX00/GX01", "GX00; GX01"]
-)
+@pytest.mark.parametrize("name", ["GX01_GX00", "GX00 GX01", "GX00; GX01"])
 def test_genes_joined_by_another_sign(model, name):
     with pytest.raises(ValueError, match=r"did you mean 'GX00\+GX01'"):
         model.predict([name])

@@ -52,19 +52,6 @@ def test_what_is_known_of_conditions_genes_and_model(adata, model):
     json.dumps(told)
 
 
-def test_it_is_a_copy(model):
-    predictions = model.predict(ASKED)
-    before, mean = predictions.expression_UG.copy(), predictions.control_mean_G.copy()
-    adata = predictions.to_adata()
-    adata.X[:] = 0
-    adata.layers["delta"][:] = 0
-    adata.layers["cell_sd"][:] = 0
-    adata.var["control_mean"] = 0.0
-    np.testing.assert_array_equal(predictions.expression_UG, before)
-    np.testing.assert_array_equal(predictions.control_mean_G, mean)
-    assert (predictions.cell_sd > 0).all()
-
-
 def test_scanpy_takes_them_as_they_are(adata):
     import scanpy as sc
 

@@ -115,15 +115,6 @@ def test_top_needs_a_number_of_genes(predictions):
     assert len(predictions.top(99)) == 4 * len(predictions.gene_names)
 
 
-def test_sd_of_means_and_of_cells(predictions):
-    adata = predictions.to_adata()
-    for name, value in (("sd", 0.5), ("cell_sd", 2.0)):
-        assert (predictions.to_frame(name) == value).all(axis=None)
-        assert (adata.layers[name] == value).all()
-        adata.layers[name][:] = 0
-        assert (getattr(predictions, name) == value).all()
-
-
 def test_sd_that_a_model_does_not_predict():
     plain = Predictions((Condition(("A",)),), ("g",), np.zeros((1, 1)), np.zeros(1))
     assert plain.sd is None

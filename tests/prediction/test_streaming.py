@@ -37,15 +37,8 @@ def model_of(n_genes: int, *, uncertainty: bool = False, hidden_size: int = 8) -
         return Graph(nodes, edges, np.full(n, 0.5))
 
     go, coexpress = ring(PERTS, "P"), ring(n_genes, "G")
-    parts = ModelParts(
-        ModelConfig(hidden_size=hidden_size, uncertainty=uncertainty),
-        coexpress.nodes,
-        coexpress.nodes,
-        go.nodes,
-        go,
-        coexpress,
-        rng.uniform(0, 0.2, n_genes),
-    )
+    config, names = ModelConfig(hidden_size=hidden_size, uncertainty=uncertainty), coexpress.nodes
+    parts = ModelParts(config, names, names, go.nodes, go, coexpress, rng.uniform(0, 0.2, n_genes))
     model = GEARS(None, device="cpu")
     model.parts = parts
     model.model = model.best_model = parts.network(seed=1)
@@ -62,8 +55,9 @@ def genes(model: GEARS) -> list[str]:
     return model.pert_list[:9]
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 36, 1000, None])
-@pytest.mark.parametrize("values", ["expression", "delta"])
+@pytest.mark.parametrize(
+    ("chunk", "values"), [(1, "delta"), (7, "expression"), (36, "delta"), (None, "delta")]
+)
 def test_frames_equal_predict(model, genes, chunk, values):
     frames = list(model.predict_all_pairs(genes, values=values, chunk=chunk))
     assert all(len(frame) <= (chunk or 36) for frame in frames)
@@ -72,8 +66,7 @@ def test_frames_equal_predict(model, genes, chunk, values):
     pd.testing.assert_frame_equal(pd.concat(frames), expected, check_exact=False, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("suffix", [".h5ad", ".zarr"])
-@pytest.mark.parametrize("uncertainty", [False, True])
+@pytest.mark.parametrize(("suffix", "uncertainty"), [(".h5ad", True), (".zarr", False)])
 def test_files_hold_what_to_adata_holds(tmp_path, suffix, uncertainty):
     model = model_of(30, uncertainty=uncertainty)
     genes = model.pert_list[:9]
@@ -92,16 +85,6 @@ def test_files_hold_what_to_adata_holds(tmp_path, suffix, uncertainty):
     assert {name: str(value) for name, value in read.uns["gears"].items()} == {
         name: str(value) for name, value in expected.uns["gears"].items()
     }
-
-
-def test_any_conditions_to_a_file(model, tmp_path):
-    wanted = [["P0001"], ["P0002", "P0001", "P0005"], "P0003+ctrl", ["P0001"]]
-    assert model.best_model is not None
-    assert model.parts is not None
-    path = stream.predict_to_file(model.best_model, model.parts, wanted, tmp_path / "some.h5ad", chunk=2)
-    read = anndata.read_h5ad(path)
-    assert list(read.obs_names) == ["P0001+ctrl", "P0001+P0002+P0005", "P0003+ctrl"]
-    np.testing.assert_allclose(read.X, model.predict(wanted).expression_UG, rtol=1e-5, atol=1e-6)
 
 
 def test_a_failure_leaves_the_old_file(model, genes, tmp_path):
@@ -154,8 +137,7 @@ def test_ranking_with_ties_nan_and_fewer_than_top(model, genes):
     assert len(model.rank_pairs(score, genes, chunk=5)) == len(kept)
 
 
-@pytest.mark.parametrize("largest", [True, False])
-@pytest.mark.parametrize("chunk", [100, 1000])
+@pytest.mark.parametrize(("largest", "chunk"), [(True, 100), (False, 1000)])
 def test_equal_scores_keep_the_order_of_the_pairs(model, largest, chunk):
     """780 pairs, three values: few enough values for many ties, enough pairs for a sort that is not stable to show."""
 
@@ -191,8 +173,7 @@ def with_prior(model: GEARS, network_weight: float, measured: tuple[tuple[int, .
     return model
 
 
-@pytest.mark.parametrize("uncertainty", [False, True])
-@pytest.mark.parametrize("network_weight", [0.0, 0.5])
+@pytest.mark.parametrize(("network_weight", "uncertainty"), [(0.0, False), (0.5, True)])
 def test_all_ways_to_predict_add_the_network_to_the_prior(genes, tmp_path, uncertainty, network_weight):
     model = model_of(30, uncertainty=uncertainty)
     pairs = list(stream.all_pairs(genes))
@@ -291,9 +272,8 @@ def test_memory_is_bounded_by_the_chunk(tmp_path):
     assert peak < chunk_bytes + 4e6
 
 
-@pytest.mark.parametrize("uncertainty", [False, True])
-def test_chunks_on_several_devices_in_turn_are_those_of_one(uncertainty):
-    model = model_of(30, uncertainty=uncertainty)
+def test_chunks_on_several_devices_in_turn_are_those_of_one():
+    model = model_of(30, uncertainty=True)
     network, parts = model._predictor()
     conditions = list(stream.all_pairs(parts.pert_names[:8]))
     expected = list(stream.stream(network, parts, conditions, chunk=5))
