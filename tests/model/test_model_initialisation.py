@@ -36,8 +36,8 @@ def test_distributions_are_the_published_ones():
     assert 0.99 * bound < weight.abs().max() <= bound
     assert abs(weight.std() - bound / math.sqrt(3)) < 0.01 * bound
     fans = {"indv_w1": n_genes + size, "indv_w2": n_genes * (size + 1) + size + 1}
-    for name, fans in (fans | dict.fromkeys(("indv_b1", "indv_b2"), n_genes + 1)).items():
-        assert abs(state[name].std() / math.sqrt(2 / fans) - 1) < 0.1
+    for name, fan in (fans | dict.fromkeys(("indv_b1", "indv_b2"), n_genes + 1)).items():
+        assert abs(state[name].std() / math.sqrt(2 / fan) - 1) < 0.1
     assert torch.equal(state["bn_emb.weight"], torch.ones(size))
     assert all(torch.isfinite(value).all() for value in state.values())
     assert all(parameter.requires_grad for parameter in network.parameters())

@@ -74,7 +74,7 @@ def test_a_condition_borrows_from_other_contexts():
 
 def test_intervals_hold_what_they_say_and_are_narrower_where_other_contexts_know_the_gene():
     inside, narrower = [], []
-    for seed in range(6):
+    for seed in range(3):
         data, truth_KPG = setting_data(1.0, 0.3, seed=seed)
         data = dataclasses.replace(data, groups=None)  # single conditions are held out
         less = without_one(data)
@@ -98,9 +98,8 @@ def test_genes_that_features_omit_are_not_told_by_each_context(monkeypatch):
     monkeypatch.setattr(process, "MOST_FEATURES", 12)
     fitted = fit_prior(data, error_of(data.delta_CG))
     delta_CG = data.delta_CG
-    assert (
-        error_of(delta_CG)(fitted.left_out_CG).mean() < 0.57
-    )  # 0.63 where each context tells all that features omit
+    # 0.63 where each context tells all that features omit
+    assert error_of(delta_CG)(fitted.left_out_CG).mean() < 0.57
     assert error_of(delta_CG)(fitted.prior(data.sets)).mean() < 0.2  # then 2.6
 
 
@@ -133,17 +132,6 @@ def test_left_out_predictions_do_not_look_at_what_is_left_out():
     assert near < 0.05 * np.abs(other[row] - weights_kept[row]).mean()
 
 
-def test_it_comes_back_from_its_arrays():
-    data, _ = setting_data(1.0, 0.3)
-    prior = fit_prior(data, error_of(data.delta_CG)).prior
-    again = GenePrior.from_arrays(prior.arrays(), prior.report)
-    sets = [*data.sets, NodeSet([0, 5], context=1)]
-    change_UG = prior(sets)
-    np.testing.assert_array_equal(again(sets), change_UG)
-    np.testing.assert_array_equal(again.sd(sets, change_UG), prior.sd(sets, change_UG))
-    assert again.report == prior.report
-
-
 def test_files_of_earlier_versions_with_a_prior_of_each_setting_are_read():
     data, _ = setting_data(1.0, 0.5)
     prior = fit_prior(data, error_of(data.delta_CG)).prior
@@ -152,17 +140,11 @@ def test_files_of_earlier_versions_with_a_prior_of_each_setting_are_read():
     similar = {f"similar_{part}": arrays[f"within_{part}"] for part in ("data", "indices", "indptr")}
     target_SG = np.random.default_rng(3).normal(size=(N_CONTEXTS, N_GENES))
     column_P = np.arange(N_NODES)
-    common = {
-        "trained": arrays["trained"],
-        "column": column_P,
-        "slopes": prior.slope_K,
-        "mean": np.zeros(N_GENES),
-    }
-    common |= {"mean_only": np.zeros_like(prior.mean_only_K)}
+    common = {"trained": arrays["trained"], "column": column_P, "slopes": prior.slope_K}
+    common |= {"mean": np.zeros(N_GENES), "mean_only": np.zeros_like(prior.mean_only_K)}
     pooled = {name: arrays[name] for name in (*similar, "offset", "shared", "coefficient", "scalars")}
-    former = {
-        f"pooled_{name}": array for name, array in {**pooled, **common, "target": np.zeros(N_GENES)}.items()
-    }
+    pooled |= common | {"target": np.zeros(N_GENES)}
+    former = {f"pooled_{name}": array for name, array in pooled.items()}
     for setting in range(N_CONTEXTS):
         part = {name: arrays[f"within_{name}"][setting] for name in ("offset", "shared", "coefficient")}
         part |= {"scalars": np.array([*arrays["within_scalars"], 1.0, 1.0]), "target": target_SG[setting]}
@@ -237,16 +219,3 @@ def test_very_many_conditions_are_solved_nearly_as_few_are(monkeypatch):
     fewer = fit_prior(less, error_of(less.delta_CG))
     error = error_of(less.delta_CG)
     assert error(fewer.left_out_CG).mean() < 1.3 * error(found.left_out_CG).mean()
-
-
-def test_only_judged_conditions_are_judged():
-    data, _ = setting_data(1.0, 0.2)
-    rows, seen = np.array([2, 9, 30]), []
-
-    def criterion(left_out_RG: np.ndarray) -> np.ndarray:
-        seen.append(left_out_RG.shape)
-        return ((left_out_RG - data.delta_CG[rows]) ** 2).mean(axis=1)
-
-    fitted = fit_prior(data, criterion, rows)
-    assert set(seen) == {(3, N_GENES)}
-    assert fitted.left_out_CG.shape == data.delta_CG.shape

@@ -169,14 +169,6 @@ def test_departures_have_a_stated_share_until_combinations_show_theirs(make_data
     assert reports[0]["unexplained"] < 0.01 * of_genes
 
 
-def test_files_keep_what_was_measured(screen):
-    data, truth, prior = screen
-    sets = sets_of(data, [*singles_of(truth), *pairs_of(truth)])
-    again = GenePrior.from_arrays(prior.arrays(), prior.report)
-    np.testing.assert_array_equal(again(sets), prior(sets))
-    np.testing.assert_array_equal(again.sd(sets, again(sets)), prior.sd(sets, prior(sets)))
-
-
 def test_files_of_earlier_versions_are_read(make_data):
     """One slope for all, no measured conditions, and a factor on the scales of genes instead of one by kind."""
     prior = fitted_to(make_data()).prior

@@ -140,12 +140,7 @@ def test_features_that_omit_genes_do_not_count_a_gene_twice():
 def test_settings_share_what_their_covariance_says():
     """Contexts 0 and 2 are known, context 1 takes half of each."""
     sets = [NodeSet([node], context=context) for context in (0, 2) for node in range(N_TRAINED)]
-    new = [
-        NodeSet([0], context=0),
-        NodeSet([0, 1], context=2),
-        NodeSet([4], context=1),
-        NodeSet([11], context=1),
-    ]
+    new = [NodeSet(nodes, context=k) for nodes, k in (([0], 0), ([0, 1], 2), ([4], 1), ([11], 1))]
     noise_C, within = np.linspace(0.5, 2.0, len(sets)), 0.5
     part = covariance_of(SETS)
     own = AdditiveCovariance(part.genes, within * part.shared, within * part.own, within * part.similar)
@@ -171,14 +166,3 @@ def test_two_unknown_genes_are_alike_over_the_trained_gene_that_is_most_like_bot
     similar = np.array([[1.0, 0.1, 0.9], [0.1, 1.0, 0.9], [0.9, 0.9, 1.0]])
     known = GeneSimilarity(np.arange(3), sparse.csr_matrix(similar))
     np.testing.assert_allclose(known.between(np.array([(0, 1)])), [0.1])
-
-
-def test_it_comes_back_from_its_arrays():
-    covariance, member_CR = ConditionCovariance.of(SETS, covariance_of(SETS), 0.0, WEIGHTS)
-    for spectrum in (spectrum_of(SETS, UNEXPLAINED_C, NOISE_C), features_spectrum()):
-        posterior = Posterior.of(spectrum, member_CR, TYPICAL)
-        again = Posterior.from_arrays(posterior.arrays())
-        expected_U = condition_variance(covariance, posterior, NEW)
-        np.testing.assert_array_equal(condition_variance(covariance, again, NEW), expected_U)
-        assert posterior.factor_FR.dtype == np.float32
-        assert posterior.factor_FR.size <= (N_TRAINED + 3) ** 2

@@ -81,25 +81,6 @@ def test_the_regression_by_features_is_exact_where_noise_is_alike(genes):
     np.testing.assert_allclose(found.level_G, whole.level_G, atol=1e-10)
 
 
-def test_the_regression_by_features_is_near_where_noise_differs(genes):
-    noise_C = np.random.default_rng(3).uniform(0.3, 3.0, len(SETS))
-    delta_CG, signal_CC, noise_G = problem(genes, noise_C)
-    whole = regression.solve(delta_CG, signal_CC, noise_C, noise_G)
-    found = regression.solve_in(by_features(genes, noise_C, float(noise_G.mean())), delta_CG, noise_G)
-    away_CG = found.left_out_CG - whole.left_out_CG
-    assert np.sqrt((away_CG**2).mean()) < 0.05 * whole.left_out_CG.std()
-
-
-def test_blocks_of_genes_do_not_matter(genes, monkeypatch):
-    noise_C = np.linspace(0.5, 2.0, len(SETS))
-    delta_CG, signal_CC, noise_G = problem(genes, noise_C)
-    whole = regression.solve(delta_CG, signal_CC, noise_C, noise_G)
-    monkeypatch.setattr(regression, "_BLOCK_VALUES", 7 * len(SETS))
-    parts = regression.solve(delta_CG, signal_CC, noise_C, noise_G)
-    np.testing.assert_allclose(parts.coefficient_CG, whole.coefficient_CG, atol=1e-12)
-    np.testing.assert_allclose(parts.left_out_CG, whole.left_out_CG, atol=1e-12)
-
-
 def synergy(nodes: tuple[int, ...]) -> float:
     return 1 + 0.8 * sum(node < 4 for node in nodes) if len(nodes) > 1 else 1.0
 

@@ -46,13 +46,8 @@ def test_an_unseen_gene_is_like_its_neighbour(make_data):
     genes = dataclasses.replace(
         data.genes, trained_T=data.genes.trained_T[rows], similar_PT=data.genes.similar_PT[:, rows]
     )
-    less = dataclasses.replace(
-        data,
-        sets=tuple(data.sets[row] for row in kept),
-        delta_CG=data.delta_CG[kept],
-        n_C=data.n_C[kept],
-        genes=genes,
-    )
+    sets = tuple(data.sets[row] for row in kept)
+    less = dataclasses.replace(data, sets=sets, delta_CG=data.delta_CG[kept], n_C=data.n_C[kept], genes=genes)
     predicted_G = fitted_to(less).prior([(9,)])[0]
     assert np.corrcoef(predicted_G, data.delta_CG[9])[0, 1] > 0.5
 
@@ -62,13 +57,10 @@ def test_vectors_of_genes_help_where_the_annotation_says_nothing(make_data):
     n_nodes = data.genes.similar_PT.shape[0]
     vectors = np.repeat(np.eye(n_nodes // 2), 2, axis=0)  # two nodes each alike, as their effects are
     kept = dataclasses.replace(
-        data,
-        sets=data.sets[:9],
-        delta_CG=data.delta_CG[:9],
-        n_C=data.n_C[:9],
+        data, sets=data.sets[:9], delta_CG=data.delta_CG[:9], n_C=data.n_C[:9],
         genes=GeneSimilarity(np.arange(9), sparse.identity(n_nodes, format="csr")[:, :9]),
         further={"embeddings": vector_similarity(vectors, data.sets[:9])},
-    )
+    )  # fmt: skip
     fitted = fitted_to(kept)
     assert fitted.prior.report["weights"]["embeddings"] > fitted.prior.report["weights"]["GO"]
     unseen = data.delta_CG[9]  # node 9 goes with node 8

@@ -28,15 +28,10 @@ def prior(make_data: Callable[..., PriorData]) -> GenePrior:
 def head_of(prior: GenePrior, single: float = 0.5, several: float = 0.25) -> Head:
     rng = np.random.default_rng(0)
     inputs = HeadInputs(
-        size=0.5,
-        noise_G=rng.uniform(0.05, 0.2, N_GENES),
-        control_mean_SG=rng.uniform(0, 2, (1, N_GENES)),
-        control_sd_SG=rng.uniform(0.1, 1, (1, N_GENES)),
-        profile_GK=rng.standard_normal((N_GENES, 3)),
-        column_P=prior.column_P,
-        mean_SG=rng.standard_normal((1, N_GENES)),
-        response_G=rng.uniform(0, 1, N_GENES),
-    )
+        size=0.5, noise_G=rng.uniform(0.05, 0.2, N_GENES), control_mean_SG=rng.uniform(0, 2, (1, N_GENES)),
+        control_sd_SG=rng.uniform(0.1, 1, (1, N_GENES)), profile_GK=rng.standard_normal((N_GENES, 3)),
+        column_P=prior.column_P, mean_SG=rng.standard_normal((1, N_GENES)), response_G=rng.uniform(0, 1, N_GENES),
+    )  # fmt: skip
     widths = [(len(NAMES), 4), (4, 4), (4, 1)]
     layers = tuple((rng.standard_normal(shape), rng.standard_normal(shape[1])) for shape in widths)
     return Head(inputs, np.zeros(len(NAMES)), np.ones(len(NAMES)), layers, 0.1, single, several)

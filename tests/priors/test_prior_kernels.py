@@ -23,14 +23,6 @@ def test_kernels_are_sums_over_pairs_of_genes(make_data):
             np.testing.assert_allclose(similar[a, b], expected, rtol=0, atol=1e-12)
 
 
-def test_nodes_outside_training_have_similarity_but_no_membership(make_data):
-    genes = make_data().genes
-    assert 12 not in genes.trained_T
-    assert not genes.membership([(12,)]).any()
-    np.testing.assert_array_equal(genes.similarity([(12,), ()])[0], genes.similar_PT.toarray()[12])
-    assert not genes.similarity([(12,), ()])[1].any()
-
-
 def test_similarities_are_mixed_by_weight(make_data):
     genes = make_data().genes
     rng = np.random.default_rng(0)

@@ -13,8 +13,6 @@ from scipy.stats import spearmanr
 from gears.priors import GenePrior, GeneSimilarity, PriorData, fit_prior
 from gears.priors.calibration import LEVEL
 from gears.priors.kernels import target_cells
-from gears.priors.magnitude import fit_size, log_size, predicted_log_size
-from gears.priors.uncertainty import expected_log_size, size_factor
 
 N_NODES, N_GENES = 45, 60
 NORMAL = 1.6449
@@ -26,11 +24,11 @@ Sets = tuple[tuple[int, ...], ...]
 def screen_of(
     seed: int,
     *,
-    alike: float = 0.6,
+    alike=0.6,
     strength: np.ndarray | float = 1.0,
-    factor_sd: float = 0.0,
+    factor_sd=0.0,
     target_sd: float | None = None,
-    noise: float = 0.15,
+    noise=0.15,
 ) -> tuple[PriorData, Sets, np.ndarray]:
     """Training data drawn from the process itself, other conditions, and the true changes of these.
 
@@ -86,9 +84,10 @@ def errors(prior: GenePrior, sets: Sets, true_UG: np.ndarray) -> tuple[np.ndarra
     return true_UG - change_UG, sd_UG
 
 
-def test_intervals_of_data_from_the_process_hold_what_they_say():
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(6), marks=pytest.mark.long)])
+def test_intervals_of_data_from_the_process_hold_what_they_say(seeds):
     inside = {"unseen": [], "pairs": []}
-    for seed in range(6):
+    for seed in seeds:
         data, others, true_UG = screen_of(seed)
         error_UG, sd_UG = errors(fitted_to(data), others, true_UG)
         noise_G = data.variance_G / 60  # of means of 60 cells
@@ -98,7 +97,7 @@ def test_intervals_of_data_from_the_process_hold_what_they_say():
         for row, nodes in enumerate(others):
             shares = of_means_UG[row].mean(), of_truth_UG[row].mean()
             inside["pairs" if len(nodes) > 1 else "unseen"].append(shares)
-    assert len(inside["unseen"]) == 6 * (N_NODES - SEEN)
+    assert len(inside["unseen"]) == len(seeds) * (N_NODES - SEEN)
     for name, shares in inside.items():
         of_means, of_truth = np.mean(shares, axis=0)
         assert of_means == pytest.approx(LEVEL, abs=0.02), name
@@ -108,7 +107,7 @@ def test_intervals_of_data_from_the_process_hold_what_they_say():
 
 def test_scales_of_genes_follow_their_errors_where_most_conditions_are_known_but_for_noise():
     correlations = []
-    for seed in range(4):
+    for seed in range(2):
         data, others, true_UG = screen_of(seed)
         unseen = tuple(nodes for nodes in others if len(nodes) == 1)
         error_UG, sd_UG = errors(fitted_to(data), unseen, true_UG[: len(unseen)])
@@ -129,7 +128,7 @@ def test_genes_and_conditions_that_are_known_less_have_wider_intervals():
 @pytest.mark.parametrize("follows", [True, False])
 def test_sizes_that_follow_similar_genes_say_which_unseen_gene_is_predicted_badly(follows):
     rng, found = np.random.default_rng(5), []
-    for seed in range(4):
+    for seed in range(2):
         strength = np.exp(rng.standard_normal(N_NODES // 3))[np.arange(N_NODES) // 3] if follows else 1.0
         data, others, true_UG = screen_of(seed, alike=0.0, strength=strength)
         prior = fitted_to(data)
@@ -161,7 +160,7 @@ def test_pairs_that_are_multiplied_are_wrong_where_their_change_is():
 @pytest.mark.parametrize("target_sd", [0.05, 0.8])
 def test_the_change_of_a_perturbed_gene_itself_has_its_error(target_sd):
     error_N, sd_N = [], []
-    for seed in range(4):
+    for seed in range(2):
         data, others, true_UG = screen_of(seed, target_sd=target_sd, strength=0.3)
         error_UG, sd_UG = errors(fitted_to(data), others, true_UG)
         at = target_cells(others, data.column_P)
@@ -180,27 +179,13 @@ def test_errors_of_perturbed_genes_themselves_are_no_errors_of_other_conditions(
     assert np.median(scale_G[is_target_G]) == pytest.approx(np.median(scale_G[~is_target_G]), rel=0.5)
     # nor do they count as no errors, where noise lets few conditions tell
     ratios = []
-    for seed in range(4):
+    for seed in range(2):
         scale_G = fitted_to(screen_of(seed, target_sd=3.0, strength=0.3, noise=2.0)[0]).uncertainty.gene_G
         ratios.append(np.median(scale_G[is_target_G]) / np.median(scale_G[~is_target_G]))
     assert np.mean(ratios) == pytest.approx(1.0, abs=0.15)
     # and where changes are does not count them either
-    shares = [
-        fitted_to(screen_of(seed, target_sd=0.0, factor_sd=0.8, strength=0.3)[0]).report["sd"][
-            "share_where_change_is"
-        ]
-        for seed in range(4)
-    ]
-    assert np.mean(shares) > 0.35
-
-
-def test_the_expected_size_is_a_mean_of_two_and_stays_within_those_of_training():
-    sizes_U = expected_log_size(np.log([1.0, 4.0]), np.array([4.0, 1.0]))
-    np.testing.assert_allclose(np.exp(sizes_U), [np.sqrt(2), 2.0])
-    exponents = np.array([[0.5, 0.0, -1.0, 2.0], [1.0, 1.0, 0.0, 3.0]])
-    unseen_U = np.array([False, False, False, True, True])
-    found_U = size_factor(exponents, np.array([1.0, 9.0, -9.0, 2.0, 9.0]), unseen_U)
-    np.testing.assert_allclose(found_U, np.exp([1.0, 2.0, -1.0, 2.0, 4.0]))
+    report = fitted_to(screen_of(0, target_sd=0.0, factor_sd=0.8, strength=0.3)[0]).report
+    assert report["sd"]["share_where_change_is"] > 0.35
 
 
 def test_the_mean_alone_is_as_wrong_as_conditions_differ():
@@ -262,43 +247,10 @@ def test_it_comes_back_from_files_and_earlier_files_have_none():
 def test_too_few_conditions_to_tell_have_no_sd(make_data):
     data = make_data()
     single = dataclasses.replace(data, sets=((0,),), delta_CG=data.delta_CG[:1], n_C=data.n_C[:1])
-    assert (
-        fit_prior(single, lambda left_out_CG: np.zeros(len(left_out_CG))).prior.sd([(0,)], np.zeros((1, 40)))
-        is None
-    )
+    alone = fit_prior(single, lambda left_out_CG: np.zeros(len(left_out_CG))).prior
+    assert alone.sd([(0,)], np.zeros((1, 40))) is None
     two = dataclasses.replace(data, sets=((0,), (1,)), delta_CG=data.delta_CG[:2], n_C=data.n_C[:2])
     prior = fit_prior(two, lambda left_out_CG: np.zeros(len(left_out_CG))).prior
     sd_UG = prior.sd([(0,), (5,)], prior([(0,), (5,)]))
     assert np.isfinite(sd_UG).all()
     assert (sd_UG > 0).all()
-
-
-def test_log_sizes_are_without_sampling_noise():
-    rng = np.random.default_rng(0)
-    size_C = np.array([1.0, 0.5, 0.25])
-    noise_CG = np.full((3, 20_000), 0.3**2)
-    measured_CG = rng.standard_normal(noise_CG.shape) * np.sqrt(size_C[:, None] ** 2 + noise_CG)
-    value_C, error_C = log_size(measured_CG**2, noise_CG)
-    np.testing.assert_allclose(np.exp(value_C), size_C, rtol=0.03)
-    assert error_C[0] < error_C[1] < error_C[2]
-
-
-def test_sizes_that_follow_nothing_are_one_for_all():
-    data, _, _ = screen_of(0)
-    singles = [nodes for nodes in data.sets if len(nodes) == 1]
-    constant = 0
-    for seed in range(12):
-        value_C = 0.3 * np.random.default_rng(seed).standard_normal(len(singles))
-        fit, _ = fit_size(value_C, np.full(len(value_C), 1e-3), singles, data.genes)
-        constant += np.ptp(fit(singles, data.genes)) < 1e-9
-    assert constant >= 9
-
-
-def test_effects_of_several_genes_add_up_as_squares():
-    data, others, _ = screen_of(0)
-    size_C = np.sqrt([len(nodes) for nodes in data.sets])
-    value_C = np.log(size_C) + 0.01 * np.random.default_rng(0).standard_normal(len(size_C))
-    fit, left_out_C = fit_size(value_C, np.full(len(value_C), 1e-4), data.sets, data.genes)
-    expected_U = np.sqrt([len(nodes) for nodes in others])
-    np.testing.assert_allclose(np.exp(predicted_log_size(fit, others, data.genes)), expected_U, rtol=0.02)
-    np.testing.assert_allclose(np.exp(left_out_C), size_C, rtol=0.02)

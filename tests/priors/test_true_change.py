@@ -53,14 +53,9 @@ def test_probabilities_are_right_where_changes_are_absent_or_saturate(a, k, b):
 def test_conditions_of_several_genes_have_numbers_of_their_own():
     one, several = drawn(2, -8.0)[0], drawn(2, 3.0)[0]
     half = R // 2
-    both = Values(
-        one.group_R,
-        one.genes_T,
-        *(
-            np.vstack([getattr(one, name)[:half], getattr(several, name)[half:]])
-            for name in ("change_RT", "sd_RT", "measured_RT", "noise_RT")
-        ),
-    )
+    names = ("change_RT", "sd_RT", "measured_RT", "noise_RT")
+    parts = [np.vstack([getattr(one, name)[:half], getattr(several, name)[half:]]) for name in names]
+    both = Values(one.group_R, one.genes_T, *parts)
     a_4 = fitted(both).groups[:4, 0]
     assert a_4[0] < 0 < a_4[2]
     # without enough conditions a group has the numbers of the same size
