@@ -96,13 +96,8 @@ def test_a_batch_is_chosen_over_contexts_by_the_dense_covariance(lines):
     prior, nodes = model.parts.prior, model.parts.contexts
     pair = [Condition.parse(one) for one in targets]
     sets = nodes.node_sets(pair, [[model.parts.pert_names.index(one.genes[0])] for one in pair])
-    joint = JointCovariance.of(
-        prior.uncertainty,
-        model.parts.go.edge_index,
-        model.parts.go.weight,
-        sets[0],
-        [one.context for one in sets],
-    )
+    go, contexts = model.parts.go, [one.context for one in sets]
+    joint = JointCovariance.of(prior.uncertainty, go.edge_index, go.weight, sets[0], contexts)
     member_UL = joint.members(np.array([list(one) for one in sets]), np.array([one.context for one in sets]))
     whole_U = condition_variance(prior.uncertainty.covariance, prior.uncertainty.posterior, sets)
     alone_U = prior.uncertainty.covariance.unexplained(sets)

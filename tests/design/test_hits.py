@@ -95,14 +95,8 @@ def test_the_expected_false_discovery_rate_is_the_share_of_false_hits():
         ({"threshold": 0.0}, "threshold is 0.0; expected a change of log expression above 0"),
         ({"threshold": -0.2}, "threshold is -0.2; expected a change of log expression above 0"),
         ({"threshold": 0.2, "readout": "NOGENE"}, "unknown gene of the readout 'NOGENE'"),
-        (
-            {"threshold": 0.2, "readout": {"NOGENE": 1, "NONE": 2}},
-            "2 genes of the readout are not among the 60 predicted ones: NOGENE, NONE; omit them",
-        ),
-        (
-            {"threshold": 0.2, "readout": pd.Series([1, -1], index=["A", "A"])},
-            "genes of the readout must be unique; found more than once: A",
-        ),
+        ({"threshold": 0.2, "readout": {"NOGENE": 1, "NONE": 2}}, "predicted ones: NOGENE, NONE; omit them"),
+        ({"threshold": 0.2, "readout": pd.Series([1, -1], index=["A", "A"])}, "found more than once: A"),
         ({"threshold": 0.2, "readout": {}}, "the numbers of the readout are all 0"),
         ({"threshold": 0.2, "readout": ["A", "B"]}, "the readout is a list; expected numbers by gene"),
         ({"threshold": 0.2, "readout": {"A": "x"}}, "the readout has A: 'x'; expected numbers by gene"),

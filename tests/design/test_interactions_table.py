@@ -67,12 +67,8 @@ def test_the_interval_holds_the_share_of_the_error_along_the_sum_and_the_error_o
 def test_kinds_follow_from_the_interval_and_the_nearest_change():
     rng = np.random.default_rng(1)
     first_G, second_G = rng.normal(size=(2, 200))
-    doubles = {
-        "synergy": 1.6 * (first_G + second_G),
-        "suppression": 0.5 * (first_G + second_G),
-        "masking": first_G,
-        "neutral": first_G + second_G,
-    }
+    sum_G = first_G + second_G
+    doubles = {"synergy": 1.6 * sum_G, "suppression": 0.5 * sum_G, "masking": first_G, "neutral": sum_G}
     double_UG = np.array(list(doubles.values()))
     firsts, seconds = np.tile(first_G, (4, 1)), np.tile(second_G, (4, 1))
     table = _block(

@@ -14,7 +14,7 @@ from gears.design import power
 @pytest.mark.parametrize("chosen", [{}, {"power": 0.6, "level": 0.01, "control_cells": 90}])
 def test_it_agrees_with_simulation(pert_data, chosen):
     """Cells are drawn from the screen's own; as many are found to differ as the power says, within 10 %."""
-    screen, rng, n_repeats = pert_data.screen, np.random.default_rng(0), 3000
+    screen, rng, n_repeats = pert_data.screen, np.random.default_rng(0), 1500
     table = power(screen, effect=0.25, **chosen)
     level, wanted = chosen.get("level", 0.05), chosen.get("power", 0.8)
     control_XG = screen.cells.rows(screen.control_cells)

@@ -15,7 +15,6 @@ from gears.design import all_pairs, suggest
 from gears.design.suggest import sampling_noise
 from gears.jobs import Ensemble
 from gears.priors.joint import JointCovariance
-from gears.priors.uncertainty import condition_variance
 
 
 def dense(model: GEARS, conditions: list[Condition]) -> tuple[np.ndarray, np.ndarray]:
@@ -191,12 +190,3 @@ def test_a_model_without_standard_deviations_is_an_error_with_the_remedy(model, 
     assert len(suggest(ensemble, None, 3, "effect", threshold=0.1)) == 3
     with pytest.raises(ValueError, match="needs the prior of a single model"):
         suggest(ensemble)
-
-
-def test_the_prior_s_variance_of_a_single_gene_is_that_of_the_batch(model):
-    candidates = unknown(model, 5)
-    cov, _ = dense(model, candidates)
-    uncertainty = model.parts.prior.uncertainty
-    sets = [[model.pert_list.index(gene) for gene in one.genes] for one in candidates]
-    expected = condition_variance(uncertainty.covariance, uncertainty.posterior, sets)
-    np.testing.assert_allclose(np.diag(cov), expected, rtol=1e-4)

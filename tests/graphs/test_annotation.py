@@ -92,9 +92,8 @@ def test_npz_and_json_round_trip(tmp_path):
 
 
 def test_more_terms_than_two_bytes_can_number():
-    annotation = GeneAnnotation.from_dict(
-        {"A": map(str, range(2**16 + 1)), "B": map(str, range(2**16 - 9, 2**16 + 1))}
-    )
+    terms = {"A": map(str, range(2**16 + 1)), "B": map(str, range(2**16 - 9, 2**16 + 1))}
+    annotation = GeneAnnotation.from_dict(terms)
     assert GeneAnnotation.from_arrays(annotation.arrays()).content_hash == annotation.content_hash
 
 

@@ -45,8 +45,7 @@ def assert_same(one: dict, two: dict) -> None:
     assert all(abs(one[edge] - two[edge]) < 1e-9 for edge in one)
 
 
-@pytest.mark.parametrize("share", [0.05, 0.5, 1.0])
-@pytest.mark.parametrize(("threshold", "k"), [(0.4, 20), (0.2, 3), (0.0, 5)])
+@pytest.mark.parametrize(("share", "threshold", "k"), [(0.05, 0.2, 3), (0.5, 0.4, 20), (1.0, 0.0, 5)])
 def test_equals_pandas(share, threshold, k):
     x = expression(share=share)
     expected = brute_force(x, NAMES, threshold, k)
@@ -56,16 +55,7 @@ def test_equals_pandas(share, threshold, k):
     assert_same(edges_of(by_sparse), expected)
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        sparse.csr_matrix,
-        sparse.csc_matrix,
-        sparse.csr_array,
-        np.asfortranarray,
-        lambda x: x.astype(np.float32),
-    ],
-)
+@pytest.mark.parametrize("form", [sparse.csc_matrix, sparse.csr_array, np.asfortranarray, np.float32])
 def test_every_form_of_matrix(form):
     x = expression().astype(np.float32).astype(np.float64)
     assert_same(edges_of(coexpression_graph(form(x), NAMES)), edges_of(coexpression_graph(x, NAMES)))
@@ -109,8 +99,7 @@ def test_chosen_cells_of_a_file_are_read_in_chunks(monkeypatch, density):
     assert_same(edges_of(coexpression_graph(x, NAMES, rows=rows, k=4)), expected)
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+@pytest.mark.parametrize(("seed", "form"), [(0, np.asarray), (1, sparse.csr_matrix)])
 def test_edges_do_not_depend_on_the_order_of_genes(seed, form):
     x = expression(seed, share=0.08 if form is sparse.csr_matrix else 0.5)
     order = np.random.default_rng(seed).permutation(25)
@@ -130,7 +119,7 @@ def test_ties_go_by_name():
     assert edges["b", "d"] == 1.0
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(2))
 def test_ties_at_the_last_place_do_not_hang_on_rounding_or_chunk(monkeypatch, seed):
     rng = np.random.default_rng(seed)
     base, scales = rng.normal(size=57), rng.uniform(0.01, 100, 23)  # the same correlations but for rounding
@@ -153,7 +142,7 @@ class TestDrawn:
     """Pairs chosen on a draw of cells: the graph of all cells."""
 
     @staticmethod
-    def cells(seed: int, n_cells: int = 3000, n_genes: int = 150) -> np.ndarray:
+    def cells(seed: int, n_cells: int = 2000, n_genes: int = 150) -> np.ndarray:
         """Groups of genes that go together, and genes that few cells express: some alike, one in a single cell."""
         rng = np.random.default_rng(seed)
         x = 1.3 * np.repeat(rng.normal(size=(n_cells, n_genes // 3)), 3, axis=1)
@@ -165,9 +154,10 @@ class TestDrawn:
         x[7, 42:44] = 2.0
         return x
 
-    @pytest.mark.parametrize("seed", range(3))
-    @pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix, OnDisk])
-    @pytest.mark.parametrize(("threshold", "k"), [(0.4, 20), (0.25, 1)])
+    @pytest.mark.parametrize(
+        ("seed", "form", "threshold", "k"),
+        [(0, np.asarray, 0.4, 20), (1, sparse.csr_matrix, 0.25, 1), (2, OnDisk, 0.4, 20)],
+    )
     def test_equals_the_graph_of_all_pairs(self, monkeypatch, seed, form, threshold, k):
         monkeypatch.setattr(coexpression, "_FEW_PAIRS", 1.0)
         x = self.cells(seed)
@@ -189,11 +179,6 @@ class TestDrawn:
         assert one.hash == two.hash
         assert set(edges_of(one)) < set(edges_of(whole))
 
-    def test_too_many_pairs_are_all_computed(self):
-        rng = np.random.default_rng(0)
-        x = rng.normal(size=(500, 1)) + 0.1 * rng.normal(size=(500, 25))
-        assert coexpression_graph(x, NAMES, n_drawn=100, k=3).hash == coexpression_graph(x, NAMES, k=3).hash
-
     def test_nan_in_a_cell_that_is_not_drawn(self):
         x = self.cells(0)
         x[:, 50] = x[:, 51]  # an edge, so that all cells are read
@@ -202,19 +187,6 @@ class TestDrawn:
             bad[cell, 149] = np.nan
             with pytest.raises(ValueError, match="NaN or infinity"):
                 coexpression_graph(bad, [f"g{i:03d}" for i in range(150)], n_drawn=100)
-
-
-def test_no_self_edges_and_none_for_constant_genes():
-    graph = coexpression_graph(expression(), NAMES, threshold=0.0)
-    source, target = graph.edge_index
-    assert (source != target).all()
-    assert not {5, 6} & set(source.tolist()) | {5, 6} & set(target.tolist())
-
-
-def test_constant_gene_that_floats_cannot_average():
-    x = expression()
-    x[:, 5] = 0.1  # the mean of 80 times 0.1 is not 0.1 in floats
-    assert not any("g05" in edge for edge in edges_of(coexpression_graph(x, NAMES, threshold=0.0)))
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])

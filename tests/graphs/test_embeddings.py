@@ -95,12 +95,6 @@ def test_neighbours_are_those_of_the_cosine(values):
         GeneEmbedding(tuple(NAMES), values).graph(["X", "Y"], k=3)
 
 
-def test_other_names_of_genes_are_found(values):
-    embedding = GeneEmbedding(tuple(NAMES), values)
-    resolve = {"OLD": "G3", "G3": "G3"}.get
-    assert embedding.rows_of(["OLD", "G1", "none"], resolve).tolist() == [3, 1, -1]
-
-
 @pytest.mark.parametrize("size", [2, 6, 8])
 def test_start_keeps_the_leading_components(values, size):
     start = GeneEmbedding(tuple(NAMES), values).start([*NAMES, "none"], size)

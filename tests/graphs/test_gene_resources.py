@@ -47,21 +47,13 @@ def write_database(path: Path) -> Path:
         *rows("g2", [c], "IEA"),
     ]
     go_all = [
-        *rows("everywhere", GENES, "IEA"),
-        *rows("six", GENES[:6], "IEA"),
-        *rows("six", GENES[:2], "IDA"),
-        *rows("seven", GENES[:7], "IEA"),
-        *rows("one", [a], "IEA"),
-        *rows("one", [b], "ND"),
-    ]
+        *rows("everywhere", GENES, "IEA"), *rows("six", GENES[:6], "IEA"), *rows("six", GENES[:2], "IDA"),
+        *rows("seven", GENES[:7], "IEA"), *rows("one", [a], "IEA"), *rows("one", [b], "ND"),
+    ]  # fmt: skip
     papers = [
-        *rows("100", GENES[:100]),
-        *rows("101", GENES[:101]),
-        *rows("1", [a]),
-        *rows("2", [a, b]),
-        *rows("3", [a, BIOLOGICAL_REGION]),
-        *rows("31395745", [a, b]),
-    ]
+        *rows("100", GENES[:100]), *rows("101", GENES[:101]), *rows("1", [a]), *rows("2", [a, b]),
+        *rows("3", [a, BIOLOGICAL_REGION]), *rows("31395745", [a, b]),
+    ]  # fmt: skip
     pfam = [*rows("PF1", [a, a, b]), *rows("PF2", [c]), *rows(None, [b, c])]
     alias = [
         (a, "a1"),

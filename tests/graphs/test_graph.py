@@ -27,14 +27,6 @@ def make(edges: dict[tuple[int, int], float], nodes=NODES) -> Graph:
     return Graph(nodes, index, np.array(list(edges.values()), dtype=float))
 
 
-def test_edges_are_stored_by_target_then_source():
-    graph = make({(2, 1): 0.5, (0, 1): 0.25, (1, 0): 1.0})
-    assert graph.edge_index.tolist() == [[1, 0, 2], [0, 1, 1]]
-    assert graph.weight.tolist() == [1.0, 0.25, 0.5]
-    assert graph.edge_index.dtype == np.int64
-    assert graph.n_edges == 3
-
-
 def test_hash_ignores_order_of_edges_only():
     graph = make({(0, 1): 0.5, (1, 2): 0.25})
     assert graph.hash == make({(1, 2): 0.25, (0, 1): 0.5}).hash
@@ -105,13 +97,6 @@ def test_frame_with_repeated_edges():
     assert edge_set(Graph.from_frame(twice, NODES)) == {("A", "B", 0.5)}
     with pytest.raises(ValueError, match=r"A -> B has the weights 0\.5 and 0\.7"):
         Graph.from_frame(twice.assign(weight=[0.5, 0.7]), NODES)
-
-
-def test_no_edges_are_a_graph():
-    graph = Graph.from_frame(pd.DataFrame({"source": [], "target": []}), NODES)
-    assert graph.n_edges == 0
-    assert graph.edge_index.shape == (2, 0)
-    assert graph.to_networkx().number_of_nodes() == 3
 
 
 def test_networkx_directions():

@@ -16,7 +16,6 @@ from scipy import sparse
 from gears.files.formats import read_npz, write_npz
 from gears.graphs.annotation import GeneAnnotation
 from gears.simulate import Simulation, SimulationOptions, Truth, simulate_to_h5ad, simulated_screen
-from gears.simulate.counts import expected_expression, expected_over_cells, softmax
 from gears.simulate.effects import soft_threshold
 
 SMALL = {"n_genes": 40, "n_singles": 6, "n_pairs": 4, "cells_per_condition": 10, "n_control": 20}
@@ -60,13 +59,6 @@ def test_symbols_are_real():
     names = adata.var["gene_name"].tolist()
     assert set(names) | set(truth.perturbed) <= set(human.genes)
     assert len(set(names)) == 40
-    assert set(truth.perturbed) <= set(names)
-
-
-def test_given_names():
-    names = GeneAnnotation.human().genes[100:160]
-    adata, truth = simulated_screen(**SMALL | {"n_genes": None}, gene_names=names)
-    assert adata.var["gene_name"].tolist() == names
     assert set(truth.perturbed) <= set(names)
 
 
@@ -117,8 +109,9 @@ def test_global_random_state_is_untouched():
     assert random.getstate() == before_plain
 
 
-@pytest.mark.parametrize("more", [{}, {"n_modules": 3}, {"network_degree": 4.0}])
-@pytest.mark.parametrize("cells", [1, 100, 256, 257, 10_000])
+@pytest.mark.parametrize(
+    ("cells", "more"), [(1, {}), (100, {"n_modules": 3}), (256, {"network_degree": 4.0}), (257, {})]
+)
 def test_chunks_do_not_change_counts(cells, more):
     simulation = Simulation(SimulationOptions(n_genes=30, n_singles=4, n_pairs=1, n_control=500, **more))
     whole = simulation.counts(0, simulation.n_cells)
@@ -129,7 +122,7 @@ def test_chunks_do_not_change_counts(cells, more):
         assert equal(sparse.vstack(list(simulation.chunks(cells))).tocsr(), whole)
 
 
-@pytest.mark.parametrize("chunk_cells", [1, 300, 10_000])
+@pytest.mark.parametrize("chunk_cells", [300, 10_000])
 def test_file_equals_memory(tmp_path, chunk_cells):
     options = SimulationOptions(n_genes=30, n_singles=6, n_pairs=3, n_control=300, seed=4)
     adata, truth = simulated_screen(options)
@@ -160,13 +153,6 @@ def test_counts_are_negative_binomial():
     assert (poisson.var(axis=0) / poisson.mean(axis=0)).mean() == pytest.approx(1, abs=0.01)
 
 
-def test_library_sizes_vary_as_asked():
-    control_only = {"n_genes": 500, "n_singles": 0, "n_pairs": 0, "n_control": 4000}
-    options = SimulationOptions(**control_only, library_sd=0.5, dispersion=0)
-    total = np.log(np.asarray(Simulation(options).counts(0, 4000).sum(axis=1)).ravel())
-    assert total.std() == pytest.approx(0.5, abs=0.03)
-
-
 @pytest.mark.parametrize(
     "extra",
     [
@@ -180,7 +166,7 @@ def test_library_sizes_vary_as_asked():
 )
 def test_truth_is_the_expected_expression(extra):
     """Means over thousands of cells agree with the truth within their standard errors."""
-    sizes = {"n_genes": 200, "n_singles": 3, "n_pairs": 1, "cells_per_condition": 6000, "n_control": 6000}
+    sizes = {"n_genes": 200, "n_singles": 3, "n_pairs": 1, "cells_per_condition": 3000, "n_control": 3000}
     share = {} if "network_degree" in extra else {"interaction_share": 1.0}
     adata, truth = simulated_screen(**sizes, **share, **extra)
     X = dense(adata)
@@ -191,19 +177,6 @@ def test_truth_is_the_expected_expression(extra):
         # 1.0 for an exact truth; the total's own noise, left out of the truth, adds a little.
         assert np.sqrt((error**2).mean()) < 1.6
         assert np.abs(cells.mean(axis=0) - truth.mean(condition)).max() < 0.05
-
-
-def test_expectation_over_cells_is_the_mean_over_draws():
-    options = SimulationOptions(n_genes=100, n_singles=0, n_pairs=0)
-    rng = np.random.default_rng(0)
-    log_share_CG = rng.standard_normal((3, 100))
-    loading_KG = rng.standard_normal((3, 100)) + 0.5  # the sum of the shares varies, too
-    change_DG = 0.25 * rng.standard_normal((3000, 3)) @ loading_KG
-    change_DG = np.concatenate([change_DG, -change_DG])
-    expected_CG = expected_over_cells(options, log_share_CG, change_DG)
-    for expected_G, log_share_G in zip(expected_CG, log_share_CG, strict=True):
-        plain_G = expected_expression(options, softmax(log_share_G + change_DG)).mean(axis=0)
-        assert np.sqrt(((expected_G - plain_G) ** 2).mean()) < 0.002
 
 
 def agreement_with_go(**options) -> float:
@@ -309,9 +282,8 @@ def test_confounded_batches():
     assert set(map(len, of_condition)) == {1}
     assert of_condition.map(min).value_counts().tolist() == [8, 8, 8]
     half = simulated_screen(**sizes, batch_confounding=0.5)[0].obs
-    own = (
-        half[~control].groupby("condition", observed=True)["batch"].agg(lambda b: b.value_counts().max() / 30)
-    )
+    by_condition = half[~control].groupby("condition", observed=True)["batch"]
+    own = by_condition.agg(lambda batches: batches.value_counts().max() / 30)
     assert own.mean() == pytest.approx(0.5 + 0.5 / 3, abs=0.08)
     assert half.drop(columns="batch").equals(simulated_screen(**sizes)[0].obs.drop(columns="batch"))
 
