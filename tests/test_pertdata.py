@@ -49,11 +49,8 @@ def test_published_signatures_stay():
     ]  # fmt: skip
     assert names(PertData.get_dataloader) == ["batch_size", "test_batch_size"]
     distributed = inspect.signature(PertData.get_dataloader_distributed).parameters
-    assert [(p.name, p.default) for p in distributed.values()][3:] == [
-        ("world_size", 1),
-        ("rank", 0),
-        ("num_workers", 4),
-    ]
+    defaults = [(p.name, p.default) for p in distributed.values()]
+    assert defaults[3:] == [("world_size", 1), ("rank", 0), ("num_workers", 4)]
 
 
 def test_every_way_in_gives_the_same_state(data, toy_adata, toy_go, tmp_path):

@@ -225,12 +225,8 @@ def test_batches_are_read_as_published_ones(pert_data):
         target_gene_values = batch_data.y  # (batch_size, n_genes)
         assert ori_gene_values.shape == target_gene_values.shape == (batch_size, 30)
         assert batch_size in (29, 30)  # at most 32, of equal size
-        assert (
-            len(batch_data.pert)
-            == len(batch_data.pert_idx)
-            == len(batch_data.de_idx)
-            == batch_data.num_graphs
-        )
+        lengths = {len(part) for part in (batch_data.pert, batch_data.pert_idx, batch_data.de_idx)}
+        assert lengths == {batch_data.num_graphs}
         assert torch.equal(batch_data.batch, torch.arange(batch_size).repeat_interleave(30))
         assert torch.equal(x.view(target_gene_values.shape), ori_gene_values)
         for label, nodes, top in zip(batch_data.pert, batch_data.pert_idx, batch_data.de_idx, strict=True):

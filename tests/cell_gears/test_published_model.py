@@ -183,21 +183,6 @@ def test_the_crafted_pickles_do_run_when_unpickled_freely(tmp_path):
         assert target.is_dir()
 
 
-def test_tensors_within_plain_pickles(tmp_path):
-    base = torch.arange(12.0)
-    values = {
-        "whole": base, "part": base.reshape(3, 4).t()[1:], "edges": torch.tensor([[0, 1], [2, 3]]),
-        "empty": torch.empty(2, 0), "device": torch.device("cuda", 3), "number": np.float64(0.5),
-    }  # fmt: skip
-    path = tmp_path / "values.pkl"
-    path.write_bytes(pickle.dumps(values))
-    read = load_tensors(path)
-    for name in ("whole", "part", "edges", "empty"):
-        assert torch.equal(read[name], values[name])
-        assert read[name].dtype == values[name].dtype
-    assert (read["device"], read["number"]) == ("cuda:3", 0.5)
-
-
 def test_a_tensor_beyond_its_storage_is_refused(tmp_path):
     rebuild, storage = torch._utils._rebuild_tensor_v2, torch.arange(4.0)._typed_storage()  # type: ignore[attr-defined]
     path = tmp_path / "values.pkl"

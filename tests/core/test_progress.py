@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from gears.core import progress as module
-from gears.core.progress import LineHandler, Report, followed, progress, send_progress
+from gears.core.progress import Report, followed, progress, send_progress
 
 
 class Terminal(io.StringIO):
@@ -117,38 +117,12 @@ def test_work_whose_end_nobody_knows_is_counted(terminal, monkeypatch, caplog):
     assert caplog.messages == ["fitting the prior: 3 iterations"]
 
 
-def test_the_bar_shows_loss_and_validation(terminal):
-    with progress(4, "training", "steps") as advance:
-        advance(1, "epoch 1, loss 0.5")
-        advance(1)
-        assert "epoch 1, loss 0.5" in str(module._drawn["training"])
-
-
 def test_a_notebook_counts_as_watching(terminal, monkeypatch):
     write_to(io.StringIO(), monkeypatch)
     assert not module.watched()
     shell = type("ZMQInteractiveShell", (), {})()
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
     assert module.watched()
-
-
-def test_log_lines_stand_above_the_bar(terminal):
-    handler = LineHandler(terminal)
-    with progress(2, "training", "steps") as advance:
-        advance(1)
-        handler.emit(logging.makeLogRecord({"msg": "epoch 1/2", "levelno": logging.INFO}))
-    lines = terminal.getvalue().split("\r")
-    assert any(part.endswith("epoch 1/2\n") and "training" not in part for part in lines)
-
-
-def test_an_error_takes_the_bar_away(terminal):
-    def broken() -> Iterator[int]:
-        yield 1
-        raise KeyError
-
-    with pytest.raises(KeyError):
-        list(followed(broken(), 2, "reading", "cells"))
-    assert not module._drawn
 
 
 def test_a_worker_sends_and_its_parent_draws(terminal, monkeypatch):

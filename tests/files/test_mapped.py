@@ -10,7 +10,6 @@ import pytest
 
 from gears.data.screen.cells import map_array
 from gears.files import mapped
-from gears.files.formats import content_hash
 
 
 def resident_pages(array: np.ndarray) -> int:
@@ -43,17 +42,6 @@ def test_pages_of_large_read_only_maps_are_let_go_of(tmp_path, monkeypatch):
     np.testing.assert_array_equal(array, values)  # read again
 
 
-def test_what_could_hold_changes_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(mapped, "LARGE", 1)
-    np.save(tmp_path / "values.npy", np.zeros(5000))
-    changed = np.load(tmp_path / "values.npy", mmap_mode="c")
-    changed[:] = 7
-    in_memory = np.ones(5000)
-    mapped.release(changed, np.asarray(changed), in_memory, None)
-    assert (changed == 7).all()
-    assert (in_memory == 1).all()
-
-
 @pytest.mark.parametrize("shape", [(0,), (7,), (5, 3)])
 def test_files_are_those_of_numpy(shape, tmp_path, monkeypatch):
     monkeypatch.setattr(mapped, "PIECE", 2)
@@ -64,10 +52,3 @@ def test_files_are_those_of_numpy(shape, tmp_path, monkeypatch):
         writer.add(array[2:])
     assert (tmp_path / "own.npy").read_bytes() == (tmp_path / "numpy.npy").read_bytes()
     assert len(list(mapped.pieces(array))) == {0: 0, 7: 4, 5: 5}[shape[0]]
-
-
-def test_hashes_do_not_depend_on_pieces(monkeypatch):
-    array = np.random.default_rng(2).random((13, 5))
-    whole = content_hash(array, array.T, "a")
-    monkeypatch.setattr(mapped, "PIECE", 4)
-    assert content_hash(array, array.T, "a") == whole

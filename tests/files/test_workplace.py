@@ -153,14 +153,14 @@ def test_an_error_between_two_renames_puts_the_old_folder_back(tmp_path, monkeyp
 
 def test_many_writers_of_one_target_at_once(tmp_path):
     """Threads here and other processes, which clean while the others write: nobody fails, nothing is left."""
-    script = "import sys; from gears.files.formats import write_json\nfor i in range(40): write_json(sys.argv[1], i)"
+    script = "import sys; from gears.files.formats import write_json\nfor i in range(20): write_json(sys.argv[1], i)"
     command = [sys.executable, "-c", script, str(tmp_path / "it.json")]
     others = [subprocess.Popen(command, stderr=subprocess.PIPE) for _ in range(2)]
     failed: list[BaseException] = []
 
     def write() -> None:
         try:
-            for number in range(40):
+            for number in range(20):
                 write_json(tmp_path / "it.json", number)
         except BaseException as error:
             failed.append(error)

@@ -7,7 +7,6 @@ import pytest
 
 from gears.evaluation import Truth
 from gears.plotting import predicted_vs_true, prediction_figure, save_figure
-from gears.plotting.style import spread
 
 
 @pytest.fixture
@@ -62,15 +61,6 @@ def test_marked_genes_differ_in_lightness_and_size(deltas):
     assert rgb_to_hsv(rest.get_facecolor()[0][:3])[1] == 0
 
 
-def test_number_of_names_is_limited_and_without_names_there_are_none(deltas):
-    predicted, true, names = deltas
-    top = np.arange(10)
-    ax = predicted_vs_true(predicted, true, names, top_de=top, n_labels=3)
-    expected = {names[gene] for gene in np.argsort(-np.abs(true[:10]))[:3]}
-    assert {text.get_text() for text in ax.texts} == expected
-    assert not predicted_vs_true(predicted, true, top_de=top).texts
-
-
 def test_no_change_is_undefined_and_drawn_all_the_same(deltas):
     _, true, names = deltas
     ax = predicted_vs_true(np.zeros(50), true, names)
@@ -101,11 +91,3 @@ def test_lengths_must_agree(deltas):
         predicted_vs_true(predicted[:-1], true)
     with pytest.raises(ValueError, match="49 gene names for 50 genes"):
         predicted_vs_true(predicted, true, names[:-1])
-
-
-def test_labels_are_pushed_apart_within_the_axes():
-    placed = spread([0.0, 0.01, 0.02, 0.95], 0.1, -1.0, 1.0)
-    assert (np.diff(placed) >= 0.1 - 1e-12).all()
-    assert max(placed) <= 1.0
-    assert spread([0.9, 0.95, 1.0], 0.1, -1.0, 1.0) == pytest.approx([0.8, 0.9, 1.0])
-    assert spread([-3.0, 0.0], 0.1, -1.0, 1.0) == pytest.approx([-1.0, 0.0])

@@ -33,12 +33,6 @@ def test_curves_bridge_epochs_without_a_value(by_label):
     assert all(tick == int(tick) for tick in ax.get_xticks())
 
 
-def test_runs_beside_each_other(by_label):
-    drawn = by_label(training_curves({"one": HISTORY, "two": HISTORY[:2]}, "train_loss"))
-    assert drawn["two"].get_xydata().tolist() == [[1, 3.0], [2, 2.0]]
-    assert set(drawn) >= {"one", "two"}
-
-
 def test_wrong_histories_are_refused():
     with pytest.raises(ValueError, match=r"unknown number of a history 'train_los'.* 'train_loss'"):
         training_curves(HISTORY, "train_los")

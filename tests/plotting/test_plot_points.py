@@ -43,12 +43,6 @@ def test_true_changes_are_hollow_and_joined_to_predictions(conditions, delta_UG,
     assert shapes[0] != shapes[1]
 
 
-def test_given_coordinates_are_used(conditions, delta_UG, by_label):
-    places = np.arange(10.0).reshape(5, 2)
-    drawn = by_label(embedding(delta_UG, conditions, coordinates_U2=places))
-    np.testing.assert_allclose(offsets(drawn["predicted"]), places)
-
-
 def test_wrong_embeddings_are_refused(conditions, delta_UG):
     with pytest.raises(ValueError, match="at least two conditions; found 1"):
         embedding(delta_UG[:1], conditions[:1])
