@@ -1,7 +1,5 @@
 """Labels and conditions: one canonical form for every spelling."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,7 +62,7 @@ def test_empty_genes_are_refused(label):
 
 def test_other_types_are_refused():
     with pytest.raises(ValueError, match="is a string such as"):
-        Condition.parse(3.5)  # type: ignore[arg-type]
+        Condition.parse(3.5)
     with pytest.raises(ValueError, match="without outer blanks"):
         Condition((" A",))
     with pytest.raises(ValueError, match="non-empty strings"):

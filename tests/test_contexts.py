@@ -1,13 +1,10 @@
 """Screens of several contexts, batches and types of perturbation, from preparing to a saved model."""
 
-from __future__ import annotations
-
 import anndata
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from anndata import AnnData
 
 from gears import GEARS, PertData
 from gears.train_distributed import train_multi_gpu
@@ -19,7 +16,7 @@ DIVISION = {"context_key": "cell_type", "batch_key": ["batch"], "perturbation_ty
 
 
 @pytest.fixture(scope="module")
-def pert_data(tmp_path_factory: pytest.TempPathFactory, divided: AnnData, toy_go: dict) -> PertData:
+def pert_data(tmp_path_factory, divided, toy_go):
     """Each test begins with a split of its own."""
     data = PertData(tmp_path_factory.mktemp("contexts"), gene2go=toy_go)
     data.new_data_process("lines", divided, **DIVISION)

@@ -1,16 +1,12 @@
 """What users of earlier packages met, where no other test covers it."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
-from anndata import AnnData
 
 from gears.data.screen.prepare import folder_name, prepare_screen
 from gears.data.screen.prepared import PreparedScreen
@@ -26,7 +22,7 @@ PARTS = {
 
 
 @pytest.fixture
-def data(tmp_path: Path, toy_adata: AnnData, toy_go: Go) -> PertData:
+def data(tmp_path, toy_adata, toy_go):
     found = PertData(tmp_path / "data", gene2go=toy_go)
     found.new_data_process("toy", toy_adata)
     return found
@@ -37,7 +33,6 @@ def edges(data: PertData, parts: dict[str, list[str]]) -> tuple[np.ndarray, np.n
     data.prepare_split("custom", split_dict=parts)
     model = GEARS(data, device="cpu")
     model.model_initialize(hidden_size=8, coexpress_threshold=0.1)
-    assert model.parts is not None
     return np.asarray(model.parts.coexpress.edge_index), np.asarray(model.parts.go.edge_index)
 
 

@@ -1,7 +1,5 @@
 """GEARS in one process: set-up, training, prediction, saved models."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import random
@@ -26,7 +24,7 @@ def prepared(
 
 
 @pytest.fixture(scope="module")
-def pert_data(tmp_path_factory: pytest.TempPathFactory, toy_template: AnnData, toy_go: dict) -> PertData:
+def pert_data(tmp_path_factory, toy_template, toy_go):
     return prepared(tmp_path_factory.mktemp("data"), toy_template.copy(), toy_go)
 
 
@@ -41,7 +39,7 @@ def trained(pert_data: PertData, epochs: int = 2, **model: object) -> GEARS:
 
 
 @pytest.fixture(scope="module")
-def model(pert_data: PertData) -> GEARS:
+def model(pert_data):
     """Trained once, for tests that read it."""
     return trained(pert_data, uncertainty=True)
 

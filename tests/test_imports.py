@@ -1,7 +1,5 @@
 """What `import gears` and a worker process pay for: no package that only one feature needs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from importlib import metadata

@@ -215,12 +215,12 @@ class Layout:
 
 
 @pytest.fixture(scope="module")
-def layout() -> Layout:
+def layout():
     return Layout(Path(gears.__file__).parent)
 
 
 @pytest.fixture
-def copied(layout: Layout, tmp_path: Path) -> Path:
+def copied(layout, tmp_path):
     """The source files of the package elsewhere, to plant faults in."""
     shutil.copytree(
         layout.root, tmp_path / "gears", ignore=lambda _, names: [n for n in names if "__pycache__" in n]

@@ -1,7 +1,5 @@
 """Conditions of one, two, three and four genes: prepared, split, trained, predicted and evaluated together."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -18,7 +16,7 @@ GENES = [f"GX{i:02d}" for i in range(30)]
 
 
 @pytest.fixture(scope="module")
-def several() -> AnnData:
+def several():
     rng = np.random.default_rng(8)
     chosen = GENES[:10]
     sets = [(gene,) for gene in chosen] + list(itertools.pairwise(chosen))

@@ -1,11 +1,9 @@
 """No file and no model of another screen is replaced; an earlier model stays until a run is complete."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,20 +46,17 @@ def same_weights(left: dict[str, Any], right: dict[str, Any]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def pert_data(tmp_path_factory: pytest.TempPathFactory, small_screen: tuple[AnnData, Any]) -> PertData:
+def pert_data(tmp_path_factory, small_screen):
     return screen_in(tmp_path_factory.mktemp("screen"), small_screen[0])
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory, pert_data: PertData) -> Path:
+def saved(tmp_path_factory, pert_data):
     """A saved model."""
     path = tmp_path_factory.mktemp("models") / "m"
     model = new_model(pert_data)
     model.train(epochs=0, evaluate_test=False, verbose=False, save_path=str(path))
     return path
-
-
-# -- files -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("suffix", ["h5ad", "csv", "zarr"])
@@ -145,9 +140,6 @@ def test_a_report_replaces_a_report_and_no_file_of_the_user(saved, pert_data, na
     assert (tmp_path / "report" / name).read_bytes() != MINE
 
 
-# -- model folders -----------------------------------------------------------------------
-
-
 def test_a_model_of_another_screen_is_not_replaced(saved, small_screen, tmp_path):
     before = weights_in(saved)
     other = new_model(screen_in(tmp_path, small_screen[0][:, :-1].copy()))
@@ -191,7 +183,7 @@ class Interrupting:
 
 
 @pytest.fixture
-def interrupting() -> Iterator[str]:
+def interrupting():
     """Name of a logger that is registered for one test."""
     register("interrupting")(Interrupting)
     yield "interrupting"
@@ -246,7 +238,6 @@ def test_two_trainings_exclude_each_other(pert_data, tmp_path):
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert holder.stdout is not None
     assert holder.stdin is not None
     assert holder.stdout.readline() == "held\n"
     try:

@@ -1,25 +1,21 @@
 """PertData: one state whichever way a screen comes in, and nothing stale."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import logging
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from anndata import AnnData
 
 from gears.conditions import Condition
 from gears.pertdata import PertData
 
 
 @pytest.fixture
-def data(tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]]) -> PertData:
+def data(tmp_path, toy_adata, toy_go):
     found = PertData(tmp_path / "data", gene2go=toy_go)
     found.new_data_process("toy", toy_adata)
     return found
@@ -119,7 +115,7 @@ def test_using_it_too_early_says_what_to_do(tmp_path, toy_go):
     with pytest.raises(ValueError, match="new_data_process"):
         data.prepare_split()
     with pytest.raises(TypeError, match="gene2go is a dict"):
-        _ = PertData(tmp_path, gene2go=3).annotation  # type: ignore[arg-type]
+        _ = PertData(tmp_path, gene2go=3).annotation
 
 
 # Nodes of the perturbation graph
@@ -190,7 +186,6 @@ def test_prepare_split_returns_a_table_and_sets_the_published_attributes(data):
         part: table.loc[table["part"] == part, "condition"].tolist() for part in ("train", "val", "test")
     }
     assert (data.seed, data.train_gene_set_size) == (2, 0.7)
-    assert data.subgroup is not None
     assert set(data.subgroup) == {"test_subgroup", "val_subgroup"}
     assert "ctrl" in data.set2conditions["train"]
 

@@ -1,7 +1,5 @@
 """From AnnData to AnnData in three lines, without files that stay."""
 
-from __future__ import annotations
-
 import gc
 import tempfile
 
@@ -15,7 +13,7 @@ QUIET = {"epochs": 1, "verbose": False, "evaluate_test": False}
 
 
 @pytest.fixture(scope="module")
-def adata() -> anndata.AnnData:
+def adata():
     return simulated_screen(
         n_genes=60, n_singles=14, n_pairs=8, cells_per_condition=10, n_control=40, seed=0
     )[0]

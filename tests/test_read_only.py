@@ -1,7 +1,5 @@
 """A prepared screen in a folder that may only be read: what is computed from it goes to the user's cache folder."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import logging
@@ -12,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from anndata import AnnData
 
 from gears import GEARS, PertData
 from gears.files.cache import cached_arrays
@@ -43,7 +40,7 @@ def closed(folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture
-def user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def user_cache(tmp_path, monkeypatch):
     """The user's cache folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "gears"
@@ -72,7 +69,7 @@ def trained(data: PertData) -> np.ndarray:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, toy_adata: AnnData) -> Path:
+def lab(tmp_path, toy_adata):
     """A folder with a prepared screen."""
     PertData(tmp_path / "lab", default_pert_graph=False).new_data_process("toy", toy_adata)
     return tmp_path / "lab"

@@ -1,7 +1,5 @@
 """What cannot work is refused by the first call that can know; numbers, devices and paths may be of any usual type."""
 
-from __future__ import annotations
-
 import json
 import logging
 import multiprocessing
@@ -31,7 +29,7 @@ NO_GPU = pytest.mark.skipif(torch.cuda.device_count() > 0, reason="this machine 
 
 
 @pytest.fixture
-def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+def unread(monkeypatch):
     """No screen may be read."""
 
     def read(*_: Any, **__: Any) -> None:
@@ -120,7 +118,7 @@ def test_a_gpu_that_is_not_there_is_named_at_once(device, toy_model_folder):
 
 
 @pytest.fixture
-def toy_model_folder(tmp_path: Path) -> Path:
+def toy_model_folder(tmp_path):
     return tmp_path / "never-read"
 
 
@@ -214,7 +212,7 @@ def test_devices_of_any_usual_type():
     for device in ("cpu", torch.device("cpu")):
         assert plan_devices(np.int64(2), None, device).devices == ("cpu", "cpu")
     with pytest.raises(ValueError, match=r"at least 1; found 1\.5"):
-        plan_devices(np.float64(1.5), None, "cpu")  # type: ignore[arg-type]
+        plan_devices(np.float64(1.5), None, "cpu")
 
 
 def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch, small_screen_adata):
@@ -244,7 +242,7 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch, small_screen_adata):
     with pytest.raises(ValueError, match="home folder"):
         user_path("~no-such-user-here/model")
     with pytest.raises(TypeError, match="expected a path"):
-        user_path(3)  # type: ignore[arg-type]
+        user_path(3)
 
 
 def in_a_daemonic_process(call: str, folder: str, queue: Any) -> None:
@@ -285,7 +283,7 @@ def test_no_gpu_for_a_launch_is_one_process_and_one_warning(caplog):
     ]
     for size in (-1, 1.5, True):
         with pytest.raises(ValueError, match="world_size is"):
-            launch_distributed_training(one, world_size=size)  # type: ignore[arg-type]
+            launch_distributed_training(one, world_size=size)
 
 
 def test_verbose_false_is_silent_but_for_warnings(tmp_path, small_screen_adata, caplog):

@@ -1,7 +1,5 @@
 """What objects say of themselves at the end of a cell, as text and as HTML."""
 
-from __future__ import annotations
-
 import re
 
 import pytest
@@ -13,7 +11,7 @@ from gears.evaluation import compare
 
 
 @pytest.fixture(scope="module")
-def pert_data(tmp_path_factory: pytest.TempPathFactory) -> PertData:
+def pert_data(tmp_path_factory):
     adata, _ = simulated_screen(
         n_genes=40, n_singles=12, n_pairs=6, cells_per_condition=8, n_control=30, seed=0
     )

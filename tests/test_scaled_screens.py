@@ -1,7 +1,5 @@
 """Screens with values below 0 (z-scores, residuals): nothing sets their predictions to 0 unless the caller says so."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import anndata
@@ -29,7 +27,7 @@ def z_scored(adata: AnnData) -> AnnData:
 
 
 @pytest.fixture(scope="module")
-def pert_data(tmp_path_factory: pytest.TempPathFactory, small_screen: tuple[AnnData, Any]) -> PertData:
+def pert_data(tmp_path_factory, small_screen):
     pert_data = PertData(tmp_path_factory.mktemp("scaled"), default_pert_graph=False)
     pert_data.new_data_process("scaled", z_scored(small_screen[0]))
     pert_data.prepare_split("simulation", seed=1)
@@ -37,7 +35,7 @@ def pert_data(tmp_path_factory: pytest.TempPathFactory, small_screen: tuple[AnnD
 
 
 @pytest.fixture(scope="module", params=["auto", None], ids=["prior", "network"])
-def model(request: pytest.FixtureRequest, pert_data: PertData) -> GEARS:
+def model(request, pert_data):
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=4)
     model.train(epochs=1, prior=request.param, **QUIET)
@@ -53,7 +51,7 @@ def exactly_zero(values: np.ndarray) -> float:
 
 
 def perturbed(pert_data: PertData, part: str = "test") -> list[Any]:
-    return [one for one in pert_data.split.conditions(part) if not one.is_control]  # type: ignore[union-attr]
+    return [one for one in pert_data.split.conditions(part) if not one.is_control]
 
 
 def test_predictions_below_zero_stay(model, pert_data, tmp_path):
@@ -97,12 +95,10 @@ def test_the_command_knows_it(model, pert_data, tmp_path, capsys):
 
 def test_scores_compare_what_is_predicted(model):
     table = model.evaluate("test", baselines=["no_change"])
-    assert table is not None
     change = table[(table["method"] == "no_change") & (table["metric"] == "pearson_delta")]["value"]
     assert len(change) > 0
     assert change.isna().all(), "'no change' predicts no change, so its correlation is undefined"
     clipped = model.evaluate("test", baselines=["no_change"], clip=True)
-    assert clipped is not None
     rows = clipped[(clipped["method"] == "no_change") & (clipped["metric"] == "pearson_delta")]
     assert rows["value"].notna().any()
 
@@ -136,7 +132,7 @@ def test_baselines_below_zero_stay(pert_data):
 
 
 def test_compare_and_the_prior_alone(pert_data):
-    estimator = PriorEstimator(pert_data).fit(pert_data.screen, pert_data.split)  # type: ignore[arg-type]
+    estimator = PriorEstimator(pert_data).fit(pert_data.screen, pert_data.split)
     assert below_zero(estimator.predict(perturbed(pert_data)).mean_UG) > 0.2
     result = compare({}, pert_data.screen, [pert_data.split], baselines=["no_change", "train_mean"])
     table = result.table

@@ -1,7 +1,5 @@
 """Options as named arguments: the signatures of public functions against the options classes."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +33,7 @@ ACCEPTED = {"loggers": "str | Sequence[str]", "save_path": "str | Path | None"}
 
 @pytest.mark.parametrize("function", TAKEN, ids=lambda function: function.__name__)
 def test_every_option_is_a_named_argument_with_its_type_and_default(function):
-    fields = TAKEN[function].__dataclass_fields__  # type: ignore[attr-defined]
+    fields = TAKEN[function].__dataclass_fields__
     parameters = dict(inspect.signature(function).parameters)
     assert parameters.pop("self")
     assert set(parameters) == set(fields) | BESIDE[function]
@@ -67,5 +65,5 @@ def test_an_earlier_name_warns_where_the_user_calls():
         pytest.warns(DeprecationWarning, match="match_controls_by is called batch_key now") as warned,
         pytest.raises(AttributeError),
     ):
-        PertData.load(None, match_controls_by="donor")  # type: ignore[call-arg, arg-type]
+        PertData.load(None, match_controls_by="donor")
     assert warned[0].filename == __file__

@@ -1,7 +1,5 @@
 """Scripts written for cell-gears: its README and tutorials by statement, and what others do with its objects."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import os
@@ -12,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from anndata import AnnData
 from old_screens import SYMBOLS, few_genes, put_norman, renamed
 
 from gears import GEARS, PertData
-from gears.graphs import GeneAnnotation
 
 # the README of cell-gears 0.1.2, but for the device and the length of the training
 README = """
@@ -61,14 +57,12 @@ def inside(folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def annotation() -> GeneAnnotation:
+def annotation():
     return few_genes()
 
 
 @pytest.fixture(scope="module")
-def script(
-    tmp_path_factory: pytest.TempPathFactory, toy_template: AnnData, annotation: GeneAnnotation
-) -> dict[str, Any]:
+def script(tmp_path_factory, toy_template, annotation):
     """The names of the README, run as it stands where cell-gears had put a screen."""
     folder, adata = tmp_path_factory.mktemp("drop_in"), renamed(toy_template.copy())
     put_norman(folder, adata)
@@ -80,7 +74,7 @@ def script(
 
 
 @pytest.fixture(scope="module")
-def pert_data(script: dict[str, Any], annotation: GeneAnnotation) -> PertData:
+def pert_data(script, annotation):
     """The screen of the README with its split and loaders, from any working directory."""
     data = PertData(script["folder"] / "data", gene2go=annotation)
     data.load(data_name="norman")
@@ -90,14 +84,11 @@ def pert_data(script: dict[str, Any], annotation: GeneAnnotation) -> PertData:
 
 
 @pytest.fixture(scope="module")
-def model(script: dict[str, Any], pert_data: PertData) -> GEARS:
+def model(script, pert_data):
     """The model of the README, loaded for that screen."""
     model = GEARS(pert_data, device="cpu")
     model.load_pretrained(script["folder"] / "gears")
     return model
-
-
-# -- the README ------------------------------------------------------------------------------
 
 
 def test_predict_gives_profiles_under_the_published_keys(script):
@@ -124,9 +115,6 @@ def test_a_data_set_of_ones_own_is_processed_and_loaded(script):
     assert data.dataset_name == "XXX"
     with pytest.raises(FileNotFoundError, match="no file or folder"):
         data.load(data_path=script["folder"] / "data" / "YYY")
-
-
-# -- the tutorials: data, model, figures, uncertainty ----------------------------------------
 
 
 def test_the_screen_has_the_published_attributes(pert_data):
@@ -210,9 +198,6 @@ def test_saved_pred_is_gone_and_says_so(model):
     with pytest.raises(AttributeError, match="keep the result of predict"):
         model.saved_pred  # noqa: B018
     assert not hasattr(model, "saved_pred")
-
-
-# -- what others do with the loaders: scGPT's perturbation tutorial and its like --------------
 
 
 def test_batches_are_read_as_published_ones(pert_data):
@@ -372,9 +357,6 @@ def test_parts_of_ones_own_are_assigned(pert_data):
         data.set2conditions = set2conditions | {"val": ["FEW+ctrl"]}
     with pytest.raises(ValueError, match="prepare_split"):
         data.split = "simulation"
-
-
-# -- gears.utils ------------------------------------------------------------------------------
 
 
 def test_graphs_by_the_published_helpers(pert_data, model, annotation):

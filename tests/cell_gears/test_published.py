@@ -1,14 +1,11 @@
 """Folders that cell-gears prepared: taken over whole, and nothing in their pickles can run."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
-from anndata import AnnData
 
 from gears.pertdata import PertData
 from gears.published import load_cell_gears_folder
@@ -21,7 +18,7 @@ PARTS = {
 
 
 @pytest.fixture
-def old(tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]]) -> Path:
+def old(tmp_path, toy_adata, toy_go):
     """What cell-gears leaves behind."""
     toy_adata.obs["condition"] = toy_adata.obs["condition"].astype(str).replace({"GX00+GX02": "GX02+GX00"})
     toy_adata.uns["rank_genes_groups_cov_all"] = {"cellA_GX00+ctrl_1+1": ["ENS000"]}
@@ -64,9 +61,7 @@ def test_a_folder_is_taken_over(old):
     assert set(data.pert_names) == {f"GX{i:02d}" for i in range(30)} - {"GX07"}
     assert "GX07+ctrl" not in data.screen.labels
     assert data.set2conditions == {part: data_order(data, names) for part, names in PARTS.items()}
-    assert data.subgroup is not None
     assert data.subgroup["test_subgroup"]["combo_seen1"] == ["GX04+GX05"]
-    assert data.split is not None
     assert "GX03+ctrl" in data.split.excluded
     data.get_dataloader(8)
     again = load_cell_gears_folder(old, "toy")
@@ -86,7 +81,6 @@ def test_twins_of_a_published_split_are_put_together(old, toy_adata, caplog):
     (old / "toy" / "splits" / "toy_simulation_1_0.75.pkl").write_bytes(pickle.dumps(leaky))
     data = load_cell_gears_folder(old, "toy", split="simulation")
     assert "1 label spelling a condition" in caplog.text
-    assert data.set2conditions is not None
     assert {"ctrl+GX05", "GX05+ctrl"} <= set(data.set2conditions["test"])
 
 

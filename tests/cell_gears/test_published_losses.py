@@ -1,7 +1,5 @@
 """The loss functions of cell-gears against its own values and loops over labels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +11,7 @@ FILTER = {"A+ctrl": np.array([0, 2, 3]), "A+B": np.array([1, 4])}
 
 
 @pytest.fixture
-def drawn() -> list[torch.Tensor]:
+def drawn():
     """Prediction, observation, log-variance, (6, 5), and control mean, (5,)."""
     generator = torch.Generator().manual_seed(1)
     return [torch.rand(*shape, generator=generator) for shape in ((6, 5), (6, 5), (6, 5), (5,))]

@@ -3,8 +3,6 @@
 The folders in ``tests/cell_gears/published`` were written by cell-gears 0.1.2 (``tools/record_published_model.py``).
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
@@ -111,9 +109,6 @@ def _written(folder: Path, genes: list[str]) -> Path:
     return path
 
 
-# -- pickles that would run something --------------------------------------------------------
-
-
 class Call:
     """Pickled as a call of a function."""
 
@@ -127,7 +122,7 @@ class Call:
 def crafted(kind: str, target: Path) -> Any:
     """A value for a published config that makes a folder when it is unpickled in the usual way."""
     evil = Call(os.mkdir, str(target))
-    rebuild, storage = torch._utils._rebuild_tensor_v2, torch.storage._load_from_bytes  # type: ignore[attr-defined]
+    rebuild, storage = torch._utils._rebuild_tensor_v2, torch.storage._load_from_bytes
     inside = pickle.dumps(evil)
     if kind == "plain":
         return evil
@@ -184,7 +179,7 @@ def test_the_crafted_pickles_do_run_when_unpickled_freely(tmp_path):
 
 
 def test_a_tensor_beyond_its_storage_is_refused(tmp_path):
-    rebuild, storage = torch._utils._rebuild_tensor_v2, torch.arange(4.0)._typed_storage()  # type: ignore[attr-defined]
+    rebuild, storage = torch._utils._rebuild_tensor_v2, torch.arange(4.0)._typed_storage()
     path = tmp_path / "values.pkl"
     for size, stride in (((5,), (1,)), ((2, 2), (3, 1)), ((2,), (1, 1)), ((-1,), (1,))):
         path.write_bytes(pickle.dumps(Call(rebuild, storage, 0, size, stride, False, OrderedDict())))

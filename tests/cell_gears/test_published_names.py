@@ -3,15 +3,12 @@
 ``python tests/cell_gears/test_published_names.py`` writes their table in ``docs/cell_gears.md``.
 """
 
-from __future__ import annotations
-
 import inspect
 import pkgutil
 import re
 from typing import Any
 
 import pytest
-from anndata import AnnData
 from test_scripts import PAGE, with_table
 
 from gears import GEARS, PertData
@@ -125,9 +122,7 @@ def imported(module: str, name: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def model(
-    tmp_path_factory: pytest.TempPathFactory, toy_template: AnnData, toy_go: dict[str, set[str]]
-) -> GEARS:
+def model(tmp_path_factory, toy_template, toy_go):
     data = PertData(tmp_path_factory.mktemp("names"), default_pert_graph=False, gene2go=toy_go)
     data.new_data_process("toy", toy_template)
     data.prepare_split(split="simulation", seed=1)

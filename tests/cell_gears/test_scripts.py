@@ -3,8 +3,6 @@
 ``python tests/cell_gears/test_scripts.py`` writes their table in ``docs/cell_gears.md``.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import os
@@ -13,13 +11,11 @@ import runpy
 import shutil
 import tarfile
 import threading
-from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
-from anndata import AnnData
 from old_screens import few_genes, put_norman, renamed
 
 SCRIPTS = sorted(Path(__file__).with_name("scripts").glob("*.py"))
@@ -35,7 +31,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, toy_template: AnnData) -> Iterator[Path]:
+def folder(tmp_path_factory, toy_template):
     """A working folder with screen and trained model; the annotation is that of few genes."""
     folder = tmp_path_factory.mktemp("scripts")
     put_norman(folder, renamed(toy_template.copy()))
@@ -49,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, toy_template: AnnData) -> I
 
 
 @pytest.fixture(scope="module")
-def url(folder: Path) -> Iterator[str]:
+def url(folder):
     """Address of a server with the files that the demo of inference downloads."""
     served = folder / "served"
     served.mkdir()

@@ -1,7 +1,5 @@
 """Progress: bars where somebody watches, lines in a log, nothing where nobody wants to know."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import logging
@@ -12,7 +10,6 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,7 +31,7 @@ def write_to(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> io.StringI
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+def terminal(monkeypatch):
     """A terminal on stderr, INFO lines shown, and no delay."""
     shown, logger = Terminal(), logging.getLogger("gears")
     level = logger.level
@@ -121,7 +118,7 @@ def test_a_notebook_counts_as_watching(terminal, monkeypatch):
     write_to(io.StringIO(), monkeypatch)
     assert not module.watched()
     shell = type("ZMQInteractiveShell", (), {})()
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert module.watched()
 
 
@@ -139,7 +136,7 @@ def test_a_worker_sends_and_its_parent_draws(terminal, monkeypatch):
     assert sent == [Report("training", "steps", done, 7) for done in (3, 7, None)]
     waiting = [("progress", tuple(report)) for report in sent[:2]]
     channel = SimpleNamespace(closed=False, poll=lambda: bool(waiting), recv=lambda: waiting.pop(0))
-    worker = Worker(0, SimpleNamespace(exitcode=None), channel)  # type: ignore[arg-type]
+    worker = Worker(0, SimpleNamespace(exitcode=None), channel)
     worker.listen()
     assert module._drawn["training"].n == 7
     waiting.append(("progress", tuple(sent[2])))

@@ -1,7 +1,5 @@
 """Caches: many processes at once, killed processes, edited files."""
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import signal
@@ -12,7 +10,6 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import pytest
-from anndata import AnnData
 from preparing_side import STAGES, prepare_all, prepare_and_die
 
 from gears.data.reading.matrix import read_screen
@@ -24,7 +21,7 @@ from gears.files.atomic import new_folder
 
 
 @pytest.fixture(scope="module")
-def context() -> BaseContext:
+def context():
     """Processes that start from one that has imported everything: each is new, and costs little."""
     made = multiprocessing.get_context("forkserver")
     made.set_forkserver_preload(
@@ -34,7 +31,7 @@ def context() -> BaseContext:
 
 
 @pytest.fixture(scope="module")
-def source(toy_template: AnnData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(toy_template, tmp_path_factory):
     path = tmp_path_factory.mktemp("source") / "toy.h5ad"
     toy_template.write_h5ad(path)
     return path
@@ -66,7 +63,7 @@ def test_many_starts_at_once_agree(context, source, tmp_path, n):
 def test_a_killed_preparation_is_done_again(context, source, tmp_path, stage):
     if stage == "swap":  # something is there already, of other content
         prepare_screen(read_screen(source)[:180].copy(), tmp_path / "toy")
-    process = context.Process(target=prepare_and_die, args=(str(source), str(tmp_path), stage))  # type: ignore[attr-defined]
+    process = context.Process(target=prepare_and_die, args=(str(source), str(tmp_path), stage))
     process.start()
     process.join(120)
     assert process.exitcode == -signal.SIGKILL

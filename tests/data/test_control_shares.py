@@ -1,13 +1,9 @@
 """Control cells divided between the parts: training sees its own only."""
 
-from __future__ import annotations
-
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
-from anndata import AnnData
 
 from gears.data.screen.prepare import prepare_screen
 from gears.data.splits import make_split
@@ -19,7 +15,7 @@ SHARES = (0.6, 0.2, 0.2)
 
 
 @pytest.fixture
-def data(tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]]) -> PertData:
+def data(tmp_path, toy_adata, toy_go):
     found = PertData(tmp_path, gene2go=toy_go)
     found.new_data_process("toy", toy_adata)
     return found
@@ -27,7 +23,6 @@ def data(tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]]) -> Per
 
 def test_control_cells_are_divided_too(data):
     data.prepare_split("simulation", control_shares=SHARES)
-    assert data.split is not None
     parts = control_parts(data.whole_screen, data.split)
     assert {part: len(cells) for part, cells in parts.items()} == {"train": 36, "val": 12, "test": 12}
     assert sorted(np.concatenate(list(parts.values()))) == data.whole_screen.control_cells.tolist()
@@ -55,8 +50,6 @@ def test_the_view_is_the_screen_of_its_cells(toy_adata, toy_screen, tmp_path):
     for name in ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below"):
         found, expected = getattr(view.statistics, name), getattr(fresh.statistics, name)
         np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-14)
-    assert view.de is not None
-    assert fresh.de is not None
     np.testing.assert_array_equal(view.de.order, fresh.de.order)
     again = pickle.loads(pickle.dumps(view))
     assert again.content_hash == view.content_hash != toy_screen.content_hash

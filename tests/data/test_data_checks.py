@@ -1,7 +1,5 @@
 """Bad screens: everything that is wrong is said at once, before any work."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -131,7 +129,7 @@ def test_a_bad_screen_is_refused_and_nothing_is_written(case, toy_adata, tmp_pat
 
 def test_wrong_types_and_options(toy_adata, tmp_path):
     with pytest.raises(TypeError, match=r"load\(data_path=\.\.\.\)"):
-        prepare_screen("screen.h5ad", tmp_path / "toy")  # type: ignore[arg-type]
+        prepare_screen("screen.h5ad", tmp_path / "toy")
     with pytest.raises(ValueError, match=r"unknown processing option 'normalise'.*'normalize'"):
         prepare_screen(toy_adata, tmp_path / "toy", normalise=True)
     with pytest.raises(ValueError, match="min_cells is 0; expected a whole number of at least 1"):

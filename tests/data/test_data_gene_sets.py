@@ -1,7 +1,5 @@
 """Gene sets from files of any kind, and the nodes of the perturbation graph."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from typing import Any

@@ -1,13 +1,10 @@
 """Preparing from a file: the same screen whatever is read, with nothing but the wanted values in memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import anndata
 import numpy as np
 import pytest
-from anndata import AnnData
 from scipy import sparse
 
 from gears.data.reading import open
@@ -22,7 +19,7 @@ def obtained(path: Path, folder: Path, **options) -> PreparedScreen:
 
 
 @pytest.fixture
-def toy_file(toy_adata: AnnData, tmp_path: Path) -> Path:
+def toy_file(toy_adata, tmp_path):
     toy_adata.layers["counts"] = sparse.csr_matrix(np.rint(np.expm1(toy_adata.X.toarray())))
     toy_adata.obsm["X_pca"] = np.zeros((toy_adata.n_obs, 2))
     toy_adata.write_h5ad(tmp_path / "toy.h5ad")

@@ -1,7 +1,5 @@
 """Moments: equal to the definition, whatever the chunks, and robust where raw sums are not."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Published screens from servers that fail in several ways, and archives with malicious content."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -10,13 +8,12 @@ import tarfile
 import threading
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from anndata import AnnData
 
 from gears.data.reading.download import PUBLISHED_FILES, extract_file, published_screen
 from gears.pertdata import PertData
@@ -29,8 +26,8 @@ class Handler(BaseHTTPRequestHandler):
     """Answers with what the test has put into the server."""
 
     def do_GET(self) -> None:
-        self.server.seen.append(dict(self.headers))  # type: ignore[attr-defined]
-        answers: list[Answer] = self.server.answers  # type: ignore[attr-defined]
+        self.server.seen.append(dict(self.headers))
+        answers: list[Answer] = self.server.answers
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         answer(self)
 
@@ -61,7 +58,7 @@ class Server(ThreadingHTTPServer):
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server():
     made = Server(("127.0.0.1", 0), Handler)
     made.seen = []
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
@@ -199,7 +196,7 @@ def test_the_file_is_found_in_any_folder(tmp_path):
 
 
 @pytest.fixture
-def norman_zip(toy_adata: AnnData, tmp_path: Path) -> bytes:
+def norman_zip(toy_adata, tmp_path):
     toy_adata.write_h5ad(tmp_path / "made.h5ad")
     body = (tmp_path / "made.h5ad").read_bytes()
     (tmp_path / "made.h5ad").unlink()

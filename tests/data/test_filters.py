@@ -1,7 +1,5 @@
 """Filters on request: doublets, guide numbers, knock-down, small conditions; each says what went."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,8 +1,5 @@
 """Tables of guides: names with any sign, several lanes, targets by the full name of a guide."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -73,7 +70,7 @@ CALLS = {"lane1": [AHR, CONTROL], "lane2": [KLF1, AHR]}
 
 
 @pytest.fixture
-def lanes(tmp_path: Path) -> Path:
+def lanes(tmp_path):
     """Two lanes with the same barcodes and a table of calls each."""
     for number, (name, calls) in enumerate(CALLS.items()):
         cells(BARCODES, number).write_h5ad(tmp_path / f"{name}.h5ad")

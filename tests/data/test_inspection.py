@@ -1,12 +1,9 @@
 """Reports: everything wrong at once before preparing, what went and why after it; the command line says the same."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
 import pytest
-from anndata import AnnData
 
 from gears.cli import main
 from gears.cli.parser import as_options
@@ -15,7 +12,7 @@ from gears.pertdata import PertData
 
 
 @pytest.fixture
-def bad(toy_adata: AnnData) -> AnnData:
+def bad(toy_adata):
     """A screen with a problem of every kind that does not hide another."""
     labels = toy_adata.obs["condition"].astype(str).to_numpy()
     labels[labels == "ctrl"] = "control"

@@ -1,7 +1,5 @@
 """Labels: pairs by any sign, genes and controls that look like each other, names that a keyboard or program changed."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

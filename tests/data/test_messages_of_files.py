@@ -1,7 +1,5 @@
 """Files and values that are not read: the message names what was given and what makes a screen of it."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Names of prepared screens: their case is kept, and no screen takes the place of another without a word."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any
@@ -25,12 +23,12 @@ def loaded(folder: Path, **where: Any) -> PertData:
 
 
 @pytest.fixture(scope="module")
-def whole(small_screen: tuple[AnnData, Any]) -> AnnData:
+def whole(small_screen):
     return small_screen[0]
 
 
 @pytest.fixture(scope="module")
-def part(whole: AnnData) -> AnnData:
+def part(whole):
     """Another screen: without one gene."""
     return whole[:, :-1].copy()
 

@@ -1,7 +1,5 @@
 """Files and folders of every kind, told by their content, give the same screen."""
 
-from __future__ import annotations
-
 import gzip
 import shutil
 from collections.abc import Callable
@@ -22,7 +20,7 @@ from gears.pertdata import PertData
 
 
 @pytest.fixture
-def raw(toy_adata: AnnData) -> AnnData:
+def raw(toy_adata):
     """The toy screen as counts."""
     toy_adata.X.data = np.rint(np.expm1(toy_adata.X.data))
     return toy_adata

@@ -1,7 +1,5 @@
 """Features, words, columns or batches of screens that would be misread: excluded, asked about or reported."""
 
-from __future__ import annotations
-
 import gzip
 import re
 from typing import Any
@@ -151,7 +149,7 @@ def test_control_guides_are_named_with_what_to_pass(toy_adata):
         f"sgNegCtrl_{i % 3}" if label == "ctrl" else label for i, label in enumerate(labels)
     ]
     remedy = found(toy_adata)["no-control"].remedy
-    names = re.search(r"ctrl_label=(\[.*\])", remedy)[1]  # type: ignore[index]
+    names = re.search(r"ctrl_label=(\[.*\])", remedy)[1]
     assert names == "['ctrl', 'sgNegCtrl_0', 'sgNegCtrl_1', 'sgNegCtrl_2']"
     assert inspect_screen(toy_adata, ctrl_label=["ctrl", "sgNegCtrl_0", "sgNegCtrl_1", "sgNegCtrl_2"]).ok
     toy_adata.obs["condition"] = [

@@ -1,7 +1,5 @@
 """The scale of values is recognised by several signs, and every wrong one is a problem with its remedy."""
 
-from __future__ import annotations
-
 import anndata
 import numpy as np
 import pytest
@@ -35,7 +33,7 @@ SCALES = ["counts", "fractions", "normalised", "log1p", "log2", "log10", "log1p-
 
 
 @pytest.fixture(scope="module")
-def drawn() -> np.ndarray:
+def drawn():
     """Counts of 150 cells x 400 genes, about 2 per gene."""
     rng = np.random.default_rng(3)
     return rng.poisson(rng.gamma(0.4, 5.0, size=400) * rng.lognormal(0, 0.4, size=(150, 1))).astype(float)
@@ -80,7 +78,7 @@ def test_up_to_a_tenth_of_the_values_may_be_no_counts(n_changed, scale):
 )
 def test_simulated_screens_give_no_finding(options):
     sizes = {"n_genes": 120, "n_singles": 6, "n_pairs": 3, "cells_per_condition": 15, "n_control": 40}
-    adata, _ = simulated_screen(**{**sizes, **options})  # type: ignore[arg-type]
+    adata, _ = simulated_screen(**{**sizes, **options})
     kinds = {finding.kind for finding in inspect_screen(adata, pool_cell_types=True).findings}
     assert not kinds & {"other-scale", "counts", "negative-values"}
 

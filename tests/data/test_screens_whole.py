@@ -1,7 +1,5 @@
 """From real screens as people have them to a scored model."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -29,7 +27,6 @@ def trained(data: PertData, split: str, epochs: int = 1) -> GEARS:
     result = model.train(epochs=epochs, objective="moments", verbose=False)
     assert len(result.history) == epochs
     table = model.evaluate("test")
-    assert table is not None
     values = table.loc[(table["method"] == "gears") & (table["metric"] == "mse"), "value"]
     assert len(values)
     assert np.isfinite(values).all()

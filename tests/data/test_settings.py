@@ -1,7 +1,5 @@
 """Settings of a screen: how cells are divided, their matched statistics, and the single contexts."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import shutil
@@ -23,7 +21,7 @@ from gears.files.manifest import SEAL
 
 
 @pytest.fixture(scope="module")
-def divided() -> AnnData:
+def divided():
     """Two lines in two batches each, three genes by two types; batches shift expression."""
     rng = np.random.default_rng(4)
     rows = []
@@ -48,7 +46,7 @@ def divided() -> AnnData:
 
 
 @pytest.fixture(scope="module")
-def screen(divided: AnnData, tmp_path_factory) -> PreparedScreen:
+def screen(divided, tmp_path_factory):
     folder = tmp_path_factory.mktemp("settings") / "screen"
     options = {"context_key": "line", "batch_key": ["batch"], "perturbation_type_key": "how"}
     return prepare_screen(divided, folder, **options)

@@ -1,7 +1,5 @@
 """check_split: leaks in any split, whoever made it."""
 
-from __future__ import annotations
-
 import json
 import pickle
 

@@ -1,7 +1,5 @@
 """Label styles: recognised or refused, never guessed; the same prepared screen from each."""
 
-from __future__ import annotations
-
 import logging
 
 import anndata

@@ -1,7 +1,5 @@
 """Models of screens with contexts: head and design work with one setting and with several."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +25,7 @@ def prepared(folder: Path, adata: AnnData, toy_go: dict) -> PertData:
 
 
 @pytest.fixture(scope="module")
-def lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[PertData, GEARS]:
+def lines(tmp_path_factory):
     """A screen with two contexts, and its prior."""
     adata, _ = simulated_screen(
         n_genes=60, n_singles=34, n_pairs=16, cell_types=2, cells_per_condition=30, n_control=200, seed=5

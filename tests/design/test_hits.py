@@ -1,7 +1,5 @@
 """Probable hits: the Gaussian formulas, the expected false discovery rate, and what is excluded."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """The table of interactions: departures, their intervals and kinds."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Cells that an effect needs, against simulated tests."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

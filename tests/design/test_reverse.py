@@ -1,7 +1,5 @@
 """Perturbations closest to a wanted change."""
 
-from __future__ import annotations
-
 import anndata
 import numpy as np
 import pandas as pd

@@ -1,7 +1,5 @@
 """Batches of perturbations, against a greedy choice with dense matrices."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

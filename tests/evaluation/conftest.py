@@ -1,7 +1,5 @@
 """A small stand-in for a prepared screen: only what evaluation reads of one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,10 +44,10 @@ class FakeScreen:
         return np.arange(10)
 
     @property
-    def settings(self) -> tuple[FakeScreen, ...]:
+    def settings(self):
         return (self,)
 
-    def setting(self, context: str, kind: str) -> FakeScreen:
+    def setting(self, context, kind):
         return self
 
 
@@ -108,7 +106,7 @@ def build_additive_screen() -> tuple[FakeScreen, FakeSplit]:
 
 
 @pytest.fixture
-def additive_screen() -> tuple[FakeScreen, FakeSplit]:
+def additive_screen():
     """:func:`build_additive_screen`, new for each test."""
     return build_additive_screen()
 
@@ -119,13 +117,13 @@ def make_additive_screen():
 
 
 @pytest.fixture(scope="session")
-def letters_go() -> GeneAnnotation:
+def letters_go():
     """Invented GO terms of the genes A to E of the additive screen."""
     terms = {"A": "tu", "B": "tv", "C": "uv", "D": "tuv", "E": "uw"}
     return GeneAnnotation.from_dict({gene: set(letters) for gene, letters in terms.items()})
 
 
 @pytest.fixture(scope="session")
-def letters_embedding() -> GeneEmbedding:
+def letters_embedding():
     """Invented embeddings of the genes A to E of the additive screen."""
     return GeneEmbedding(tuple("ABCDE"), np.random.default_rng(2).normal(size=(5, 3)))

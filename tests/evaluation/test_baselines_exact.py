@@ -1,7 +1,5 @@
 """Each baseline on means that are simulated exactly as it assumes, and on simulated cells."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Baselines from a ridge regression of all training conditions: exact forms, and what unseen genes get."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The exported pair: its layout and that its means are the predictions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from anndata import read_h5ad

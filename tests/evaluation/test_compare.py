@@ -1,11 +1,8 @@
 """Several methods, seeds and splits at once; what is written of them."""
 
-from __future__ import annotations
-
 import json
 import logging
 from html.parser import HTMLParser
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -23,7 +20,7 @@ FEW = {"baselines": ["no_change", "train_mean", "additive"], **FAST}
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory, small_screen) -> PertData:
+def data(tmp_path_factory, small_screen):
     made = PertData(tmp_path_factory.mktemp("compared"), default_pert_graph=False)
     made.new_data_process("small", small_screen[0].copy())
     made.prepare_split("simulation", seed=1)
@@ -128,9 +125,6 @@ def test_bad_calls_are_named(data):
     assert "expected (" in left_out["wrong"]
 
 
-# --- the page and the files ------------------------------------------------------------
-
-
 class Page(HTMLParser):
     """Texts of cells and of the first line, attributes that refer to something, and whether tags are balanced."""
 
@@ -160,7 +154,7 @@ class Page(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def written(data, tmp_path_factory) -> tuple[pd.DataFrame, dict[str, Path]]:
+def written(data, tmp_path_factory):
     models = {"<b>bad</b>": NoChange, "fine": Noisy}
     result = compare(models, data.screen, data.split, **FEW)
     truth = Truth.of(data.screen, data.split.conditions("test"), data.split.conditions("train"))

@@ -1,15 +1,11 @@
 """Methods beside each other on a screen with contexts, control cells divided between parts, the published evaluate."""
 
-from __future__ import annotations
-
 import pickle
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from anndata import AnnData
 
 from gears import GEARS, PertData
 from gears.data.screen.prepare import prepare_screen
@@ -25,7 +21,7 @@ SHORT = {"epochs": 2, "objective": "moments"}
 
 
 @pytest.fixture
-def pert_data(tmp_path: Path, divided: AnnData, toy_go: dict) -> PertData:
+def pert_data(tmp_path, divided, toy_go):
     data = PertData(tmp_path / "data", gene2go=toy_go)
     data.new_data_process("lines", divided, **DIVISION)
     return data

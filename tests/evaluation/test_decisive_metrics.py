@@ -1,7 +1,5 @@
 """The decisive metrics: against plain definitions, and that none is gained by scaling a prediction."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -21,7 +19,7 @@ def value(name: str, predicted_UG, truth: Truth) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def truth() -> Truth:
+def truth():
     """Twelve conditions, each with eight changed genes, the last without any."""
     draw = np.random.default_rng(3)
     control = draw.uniform(1, 2, N_GENES)
@@ -41,16 +39,13 @@ def truth() -> Truth:
 
 
 @pytest.fixture(scope="module")
-def predicted(truth: Truth) -> np.ndarray:
+def predicted(truth):
     return truth.mean_UG + np.random.default_rng(4).normal(0, 0.3, truth.mean_UG.shape)
 
 
 def scaled(predicted_UG: np.ndarray, truth: Truth, factor: float) -> np.ndarray:
     """The prediction's change from the training mean times a factor."""
     return truth.reference_mean_G + factor * (predicted_UG - truth.reference_mean_G)
-
-
-# -- values ----------------------------------------------------------------------------------
 
 
 def test_adjusted_p_values_are_those_of_scipy():
@@ -171,9 +166,6 @@ def test_top_genes_by_moderated_t(truth, predicted):
     np.testing.assert_allclose(value("mse_top20_moderated", predicted, truth), expected)
 
 
-# -- what they are for -----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("factor", [0.1, 0.5, 2.0, 3.0])
 @pytest.mark.parametrize("name", ["pearson_delta_ref", "discrimination_ref"])
 def test_scaling_the_specific_part_of_a_prediction_changes_nothing(truth, predicted, name, factor):
@@ -194,9 +186,6 @@ def test_the_truth_is_best_and_the_training_mean_is_beaten_by_it(truth, predicte
     metric = METRICS[name]
     assert metric.better(best, noisy)
     assert metric.better(noisy, constant)
-
-
-# -- moderated t -----------------------------------------------------------------------------
 
 
 def shallow_statistics(n_cells: int = 15) -> tuple[ConditionStatistics, np.ndarray]:

@@ -1,7 +1,5 @@
 """Baselines on screens whose right answer is known."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

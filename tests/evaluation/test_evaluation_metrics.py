@@ -1,7 +1,5 @@
 """Metrics against values worked out by hand, and properties that hold for any input."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -50,9 +48,6 @@ def random_case(seed: int, n_conditions: int = 5, n_genes: int = 12) -> tuple[np
         targets=[np.array([row]) for row in range(n_conditions)],
     )
     return np.abs(mean + rng.normal(0, 0.4, mean.shape)), truth
-
-
-# --- by hand -----------------------------------------------------------------
 
 
 def test_squared_and_absolute_errors_by_hand():
@@ -149,9 +144,6 @@ def test_spread_compares_pairwise_distances():
     assert np.isnan(set_metrics(np.ones((1, 2)), truth.subset([0]))["spread"])
 
 
-# --- degenerate input --------------------------------------------------------
-
-
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_no_change_has_no_correlation_of_changes_and_chance_rank(dtype):
     _, truth = random_case(3)
@@ -207,9 +199,6 @@ def test_prediction_that_is_not_finite_is_undefined_for_its_condition_only():
     rest = [0, 1, 3, 4]
     np.testing.assert_allclose(values[rest], condition_metrics(predicted, truth, names)[rest], rtol=1e-12)
     assert np.isnan(value("rank", broken, truth)).all()
-
-
-# --- properties --------------------------------------------------------------
 
 
 @settings(max_examples=25, deadline=None)
@@ -302,9 +291,6 @@ def test_permuting_conditions_permutes_values(seed):
         rtol=1e-9,
         atol=1e-12,
     )
-
-
-# --- averages and the registry ----------------------------------------------
 
 
 def test_summary_averages_conditions_and_counts_the_undefined():

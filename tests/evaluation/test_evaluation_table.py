@@ -1,7 +1,5 @@
 """The comparison of a model with the baselines."""
 
-from __future__ import annotations
-
 import io
 import logging
 

@@ -1,7 +1,5 @@
 """Genetic interactions: coefficients, distance correlations, and agreement with known kinds."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -31,9 +29,6 @@ from gears.simulate import simulated_screen
 def changes(seed: int = 0, n: int = 40) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     return rng.normal(size=n), rng.normal(size=n)
-
-
-# --- distance correlation -----------------------------------------------------------
 
 
 def by_definition(a: np.ndarray, b: np.ndarray) -> float:
@@ -66,9 +61,6 @@ def test_distance_correlation_of_constants_and_of_copies():
     assert distance_correlation(x, 3 - 2 * x) == pytest.approx(1)
     with pytest.raises(ValueError, match="40 and 3 points"):
         distance_correlation(x, x[:3])
-
-
-# --- coefficients -------------------------------------------------------------------
 
 
 def test_theil_sen_is_exact_on_exact_combinations_and_ignores_wild_genes():
@@ -155,11 +147,8 @@ def test_bad_changes_are_refused():
         interaction_scores(a[:2], b[:2], a[:2])
 
 
-# --- known kinds ----------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
-def known() -> tuple:
+def known():
     return simulated_screen(
         n_genes=100, n_singles=10, n_pairs=15, cells_per_condition=80, n_control=400, effect_size=0.9,
         interaction_size=1.2, interaction_share=0.6, target_effect=0.0, seed=4,
@@ -195,11 +184,8 @@ def test_kinds_are_found_from_the_cells_and_ranked(known, tmp_path):
         interaction_table(some, by="dominence")
 
 
-# --- by a model -------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
-def model(tmp_path_factory, small_screen) -> GEARS:
+def model(tmp_path_factory, small_screen):
     data = PertData(tmp_path_factory.mktemp("gi"), default_pert_graph=False)
     data.new_data_process("small", small_screen[0].copy())
     data.prepare_split("simulation", seed=1)

@@ -1,7 +1,5 @@
 """Metrics that look at cells and at sets of differential genes: by hand, by other programs, by properties."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,9 +36,6 @@ class Cells:
 
 def random_cells(seed: int, n: int = 12, n_genes: int = 5, shift: float = 0.0) -> np.ndarray:
     return np.random.default_rng(seed).gamma(2.0, 0.5, (n, n_genes)) + shift
-
-
-# --- energy distance and MMD -----------------------------------------------------
 
 
 def test_mmd_by_hand():
@@ -84,9 +79,6 @@ def test_order_of_cells_and_genes_does_not_matter(seed):
     for distance in (energy_distance_of_cells, mmd_of_cells):
         moved = distance(rng.permutation(x)[:, genes], rng.permutation(y)[:, genes])
         assert moved == pytest.approx(distance(x, y), rel=1e-9, abs=1e-12)
-
-
-# --- the registered forms --------------------------------------------------------
 
 
 def cell_truth() -> tuple[Truth, dict[str, np.ndarray]]:
@@ -152,9 +144,6 @@ def test_cells_of_a_screen_are_sampled_alike_every_time(tmp_path, toy_adata, toy
     )
     with pytest.raises(ValueError, match="at least 2"):
         ScreenCells(data.screen, max_cells=1)
-
-
-# --- differential genes ----------------------------------------------------------
 
 
 def test_overlap_by_hand():

@@ -1,7 +1,5 @@
 """The registered metrics on the real Norman subset: against the published functions' values."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

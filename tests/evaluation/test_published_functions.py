@@ -1,10 +1,7 @@
 """The published analysis functions: against reference values, and on small input worked out by hand."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -51,7 +48,7 @@ def ranking(adata: AnnData, label: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def reference(shared: Path) -> Reference:
+def reference(shared):
     values = json.loads((shared / "reference" / "norman_subset_de_and_metrics.json").read_text())
     adata = read_h5ad(shared / "data" / "norman2019_subset.h5ad")
     labels = adata.obs["condition"].astype(str).to_numpy()
@@ -112,11 +109,8 @@ def test_deeper_analysis_gives_the_published_values(reference):
     )
 
 
-# --- by hand -----------------------------------------------------------------
-
-
 @pytest.fixture
-def small() -> tuple[AnnData, dict[str, np.ndarray]]:
+def small():
     """Two control cells and three cells of A over three genes (var index differs from gene names)."""
     x = np.array([[1, 0, 2], [3, 0, 2], [2, 0, 4], [2, 0, 6], [5, 0, 5]], dtype=np.float32)
     labels = ["ctrl", "ctrl", "A+ctrl", "A+ctrl", "A+ctrl"]

@@ -1,7 +1,5 @@
 """The published helpers for labels and correlations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Scaled scores from halved cells, and intervals by bootstrap."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -24,7 +22,7 @@ METRICS = ["mse", "pearson_delta_ref", "rank", "discrimination", "centroid_accur
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory, small_screen) -> PertData:
+def data(tmp_path_factory, small_screen):
     made = PertData(tmp_path_factory.mktemp("small"), default_pert_graph=False)
     made.new_data_process("small", small_screen[0].copy())
     made.prepare_split("simulation", seed=1)
@@ -32,7 +30,7 @@ def data(tmp_path_factory, small_screen) -> PertData:
 
 
 @pytest.fixture(scope="module")
-def truth(data) -> Truth:
+def truth(data):
     return Truth.of(data.screen, data.split.conditions("test"), data.split.conditions("train"))
 
 
@@ -130,9 +128,6 @@ def test_table_holds_the_shares_whose_mean_is_the_scaled_score(data, truth):
     assert np.isfinite(table.loc[table["metric"] == "energy_distance", "value"]).all()
     assert table.loc[table["metric"].isin(["energy_distance", "spread"]), "scaled"].isna().all()
     assert summary.loc[("all", "model", "energy_distance"), "n_unscaled"] == len(truth.conditions)
-
-
-# --- intervals ---------------------------------------------------------------------
 
 
 def tidy(values: dict[str, list[float]], metric: str = "mse", **more) -> pd.DataFrame:

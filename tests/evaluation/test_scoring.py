@@ -1,9 +1,6 @@
 """The one scorer of `GEARS.evaluate` and `compare`: control cells, subgroups, settings, fitted conditions."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +26,7 @@ GENES = [f"GX{i:02d}" for i in range(30)]
 
 
 @pytest.fixture(scope="module")
-def lines() -> AnnData:
+def lines():
     """Three contexts, out of order and of unequal size: five singles and two pairs in each."""
     rng = np.random.default_rng(5)
     labels = ["ctrl", *(f"{gene}+ctrl" for gene in GENES[:5]), "GX00+GX01", "GX02+GX03"]
@@ -51,7 +48,7 @@ def lines() -> AnnData:
 
 
 @pytest.fixture
-def data(tmp_path: Path, lines: AnnData, toy_adata: AnnData, toy_go: dict) -> Any:
+def data(tmp_path, lines, toy_adata, toy_go):
     """Makes the PertData of a screen, plain or of three contexts, with its split."""
 
     def make(screen: str, **split: Any) -> PertData:

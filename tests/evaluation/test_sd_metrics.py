@@ -1,7 +1,5 @@
 """Intervals of predicted means: coverage, width and interval score, who states them, and the verdict on them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -26,7 +24,7 @@ HALF = 1.6448536269514722
 
 
 @pytest.fixture(scope="module")
-def pert_data(tmp_path_factory, small_screen) -> PertData:
+def pert_data(tmp_path_factory, small_screen):
     adata, _ = small_screen
     data = PertData(tmp_path_factory.mktemp("sd"), default_pert_graph=False)
     data.new_data_process("small", adata)

@@ -1,7 +1,5 @@
 """Calibration on noise that is known, and the two kinds of uncertainty a model has."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -71,11 +69,8 @@ def test_values_by_hand_and_what_has_no_variance_counts_nowhere():
         calibration(np.zeros(2), np.zeros(3), np.ones(2))
 
 
-# --- models ----------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
-def data(tmp_path_factory) -> PertData:
+def data(tmp_path_factory):
     adata, _ = simulated_screen(
         n_genes=60, n_singles=14, n_pairs=10, cells_per_condition=40, n_control=200, counts_per_gene=4.0, seed=6
     )  # fmt: skip

@@ -1,7 +1,5 @@
 """The verdict: paired intervals against the best baseline of each metric, and the tables below it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

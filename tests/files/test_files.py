@@ -1,7 +1,5 @@
 """Writing: whole or not at all, and nothing that is read can run code."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -1,7 +1,5 @@
 """Large mapped arrays: pieces, pages let go of, tables written rows after rows."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

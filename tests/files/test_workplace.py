@@ -1,13 +1,11 @@
 """What killed writers leave behind: removed by the next writer of the same target when it is a day old."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -50,7 +48,7 @@ def hidden(folder: Path) -> list[str]:
 
 
 @pytest.fixture
-def begin() -> Iterator[Callable[[str, Path], subprocess.Popen[str]]]:
+def begin():
     """Processes that are within a write until their input ends."""
     started = []
 
@@ -60,7 +58,6 @@ def begin() -> Iterator[Callable[[str, Path], subprocess.Popen[str]]]:
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         started.append(process)
-        assert process.stdout is not None
         assert process.stdout.readline() == "writing\n"
         return process
 

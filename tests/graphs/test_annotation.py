@@ -1,7 +1,5 @@
 """GeneAnnotation: building, names, files and the packaged human annotation."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import pickle

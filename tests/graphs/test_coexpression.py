@@ -1,7 +1,5 @@
 """Co-expression graph against numpy and pandas; dense, sparse and chunked forms agree."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Edge tables of databases: columns, scores, signs, directions, names."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Gene vectors: their forms, nearest neighbours, and the start of a table."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +11,7 @@ NAMES = [f"G{i}" for i in range(12)]
 
 
 @pytest.fixture
-def values() -> np.ndarray:
+def values():
     return np.random.default_rng(5).normal(size=(12, 6))
 
 

@@ -1,13 +1,10 @@
 """tools/build_gene_resources.py: which rows of the database become which table of the package."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import importlib.util
 import sqlite3
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -18,7 +15,7 @@ BIOLOGICAL_REGION = "REGION"
 
 
 @pytest.fixture(scope="module")
-def tool() -> ModuleType:
+def tool():
     path = Path(__file__).resolve().parents[2] / "tools" / "build_gene_resources.py"
     spec = importlib.util.spec_from_file_location("build_gene_resources", path)
     module = importlib.util.module_from_spec(spec)
@@ -27,7 +24,7 @@ def tool() -> ModuleType:
 
 
 @pytest.fixture(scope="module")
-def tables(tool: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> dict[str, GeneAnnotation]:
+def tables(tool, tmp_path_factory):
     folder = tmp_path_factory.mktemp("resources")
     return tool.build(write_database(folder / "made_up.sqlite"), folder)
 

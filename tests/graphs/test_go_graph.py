@@ -1,7 +1,5 @@
 """GO graph against brute force; independence of node order and chunk size."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Graph: checks, tables, networkx, files."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Cached graphs: one build per key, damaged files replaced, many processes at once."""
 
-from __future__ import annotations
-
 import logging
 import threading
 

@@ -1,7 +1,5 @@
 """Packaged knowledge about genes: what the tables hold, and the similarity that is computed from them."""
 
-from __future__ import annotations
-
 import math
 import re
 import subprocess

@@ -1,15 +1,11 @@
 """Graphs, embeddings and annotations of the user's own, from set-up to a saved model that needs none of their files."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from anndata import AnnData
 
 from gears import GEARS, PertData
 from gears.files.formats import checksums_of, read_json, read_npz, write_npz
@@ -21,7 +17,7 @@ GENES = [f"GX{i:02d}" for i in range(30)]
 
 
 @pytest.fixture
-def pert_data(tmp_path: Path, toy_adata: AnnData, toy_go: dict) -> PertData:
+def pert_data(tmp_path, toy_adata, toy_go):
     data = PertData(tmp_path / "data", gene2go=toy_go)
     data.new_data_process("toy", toy_adata)
     data.prepare_split("simulation", seed=1)

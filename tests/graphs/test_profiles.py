@@ -1,7 +1,5 @@
 """Correlation profiles of genes over control cells."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import sparse

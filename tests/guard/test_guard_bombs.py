@@ -1,7 +1,5 @@
 """Files that nest or point elsewhere: refused before they leave their place."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

@@ -1,7 +1,5 @@
 """The source itself: nothing unpickles freely, nothing is evaluated, nothing is imported that is not declared."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

@@ -1,7 +1,5 @@
 """A disk that is full, a folder that may not be written, one that vanishes: named errors, earlier results intact."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import faulthandler
@@ -53,14 +51,14 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def run(toy_template: AnnData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(toy_template, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     make_run(folder, toy_template.copy())
     return folder
 
 
 @pytest.fixture
-def copy(run: Path, tmp_path: Path) -> Path:
+def copy(run, tmp_path):
     shutil.copytree(run, tmp_path / "copy")
     return tmp_path / "copy"
 
@@ -155,7 +153,7 @@ def test_a_disk_that_fills_up_within_hdf5(what, copy, toy_adata):
 
 def test_no_room_is_said_before_anything_is_written(copy, toy_adata, monkeypatch):
     before = contents(copy)
-    monkeypatch.setattr("gears.files.atomic.shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))  # type: ignore[attr-defined]
+    monkeypatch.setattr("gears.files.atomic.shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))
     with pytest.raises(OSError, match=r"toy needs about 0 MB, 0 MB are free"):
         prepare_again(copy, toy_adata)
     with pytest.raises(OSError, match=r"run\.h5ad needs about"):

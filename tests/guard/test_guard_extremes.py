@@ -1,7 +1,5 @@
 """Screens at the edge of what there can be: prepared, trained, predicted and evaluated, or a clear error."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

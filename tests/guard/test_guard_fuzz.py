@@ -1,7 +1,5 @@
 """Any input: read with the promised meaning, or a ValueError that says why. GEARS_FUZZ multiplies the examples."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Preparing and saving killed at random moments (training and resuming: tests/training/test_killed.py)."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Many trainings at once, many predictions, many rounds of everything: all end, and nothing grows."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

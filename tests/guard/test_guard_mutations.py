@@ -1,7 +1,5 @@
 """Damaged files of every kind that the package reads: a refusal that names the file, or no effect at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -10,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from anndata import AnnData
 from mutating import Bench
 from readers import READERS
 
@@ -20,7 +17,7 @@ IN_HDF5 = ("h5ad", "ten_x")
 
 
 @pytest.fixture(scope="module")
-def bench(toy_template: AnnData, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def bench(toy_template, tmp_path_factory):
     return Bench(tmp_path_factory.mktemp("bench"), toy_template)
 
 

@@ -1,9 +1,6 @@
 """Values that are not finite stop a run before they spread; precision, order and a process's defaults do not matter."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +38,6 @@ def state(module: nn.Module) -> dict[str, torch.Tensor]:
 
 def trained_condition(data: PertData) -> Any:
     """A perturbed condition of the training part."""
-    assert data.split is not None
     return next(condition for condition in data.split.conditions("train") if condition.genes)
 
 
@@ -157,7 +153,7 @@ def test_single_and_double_precision_stay_together(toy_adata, tmp_path):
 
 
 @pytest.fixture
-def other_default() -> Iterator[None]:
+def other_default():
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     yield

@@ -1,7 +1,5 @@
 """A report whose names come from somebody else's data: text in every place, in a browser too."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

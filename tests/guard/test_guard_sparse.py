@@ -1,7 +1,5 @@
 """Sparse matrices whose arrays do not fit together: an error names the file; scipy would read beyond its memory."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,6 @@ import h5py
 import numpy as np
 import pytest
 import zarr
-from anndata import AnnData
 from scipy import sparse
 
 from gears import PertData
@@ -36,7 +33,7 @@ SHORT: dict[str, tuple[str, str]] = {
 
 
 @pytest.fixture
-def h5ad(toy_template: AnnData, tmp_path: Path) -> Path:
+def h5ad(toy_template, tmp_path):
     toy_template.write_h5ad(tmp_path / "screen.h5ad")
     return tmp_path / "screen.h5ad"
 

@@ -1,7 +1,5 @@
 """Files that mean harm: nothing in them runs, nothing outside of them is read, nothing fills the memory."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle

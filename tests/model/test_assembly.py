@@ -1,7 +1,5 @@
 """A model put together from a prepared screen."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from gears import PertData

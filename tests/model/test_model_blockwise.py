@@ -1,7 +1,5 @@
 """The block-wise layers over genes and conditions against the same written as whole tensors."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

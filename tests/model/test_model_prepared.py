@@ -15,7 +15,7 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize(("variant", "rows"), zip(VARIANTS, (1, 20, 20, 2048), strict=True))
+@pytest.mark.parametrize(("variant", "rows"), [*zip(VARIANTS, (1, 20, 20, 2048), strict=True)])
 def test_equals_the_twin(variant, rows, monkeypatch):
     monkeypatch.setitem(prepared_module.BLOCK_ROWS, "cpu", rows)
     network = small_network(**VARIANTS[variant])

@@ -1,7 +1,5 @@
 """The head in training: begins as the prior alone, members are independent, and it predicts as the saved one does."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 
@@ -39,6 +37,6 @@ def test_a_member_predicts_as_the_saved_head_does():
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64, generator=generator))
-    saved = Head(None, CENTRE, SPREAD, head.layers_of(2), 1.0, 1.0, 1.0)  # type: ignore[arg-type]
+    saved = Head(None, CENTRE, SPREAD, head.layers_of(2), 1.0, 1.0, 1.0)
     expected = head(inputs_of())[2].detach().numpy()
     np.testing.assert_allclose(saved.of_inputs(inputs_of().numpy()), expected, rtol=1e-6)

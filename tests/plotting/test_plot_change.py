@@ -1,7 +1,5 @@
 """Predicted against true changes: what is drawn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -10,7 +8,7 @@ from gears.plotting import predicted_vs_true, prediction_figure, save_figure
 
 
 @pytest.fixture
-def deltas() -> tuple[np.ndarray, np.ndarray, list[str]]:
+def deltas():
     rng = np.random.default_rng(0)
     true = rng.normal(0, 0.3, 50)
     return true + rng.normal(0, 0.1, 50), true, [f"GENE{gene}" for gene in range(50)]

@@ -1,7 +1,5 @@
 """What every plot has in common: given Axes are used, pyplot is left alone, marks differ in shape."""
 
-from __future__ import annotations
-
 import sys
 
 import networkx

@@ -1,7 +1,5 @@
 """Observed and predicted changes of a few genes, and the published figure of a condition."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -67,7 +65,7 @@ def test_wrong_input_is_refused(change, message, names, delta_UG):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory, toy_template, toy_go) -> GEARS:
+def model(tmp_path_factory, toy_template, toy_go):
     data = PertData(tmp_path_factory.mktemp("plots"), default_pert_graph=False, gene2go=toy_go)
     data.new_data_process("toy", toy_template)
     data.prepare_split(split="simulation", seed=1)

@@ -1,7 +1,5 @@
 """Training curves, calibration and paired differences: the lines hold the numbers they were given."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """Heat map of changes and map of interactions: each value stands where its names say."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

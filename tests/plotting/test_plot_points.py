@@ -1,7 +1,5 @@
 """Embedding of conditions and neighbourhood of a gene: points, lines and names are where they belong."""
 
-from __future__ import annotations
-
 import networkx
 import numpy as np
 import pytest

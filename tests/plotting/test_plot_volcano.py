@@ -1,7 +1,5 @@
 """Volcano: which genes pass, where they stand, and the p values of an ensemble."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """``gears.pl``: the plots with scanpy's show, save and return_fig."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 from types import SimpleNamespace

@@ -1,17 +1,12 @@
 """Predictions of genes of which little or nothing is known are marked, with one warning."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
-from pathlib import Path
-from typing import Any
 
 import anndata
 import numpy as np
 import pandas as pd
 import pytest
-from anndata import AnnData
 
 from gears import GEARS, PertData
 from gears.cli.predict import run_predict
@@ -31,7 +26,7 @@ WANTED = {
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory, toy_template: AnnData, toy_go: Any) -> GEARS:
+def model(tmp_path_factory, toy_template, toy_go):
     terms = {**toy_go, "GX20": {"of GX20"}, "LIKE": toy_go["GX00"], "ALONE": {"of ALONE"}}
     data = PertData(tmp_path_factory.mktemp("informed"), gene2go=terms)
     data.new_data_process("toy", toy_template.copy())
@@ -44,7 +39,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, toy_template: AnnData, toy_g
 
 
 @pytest.fixture(scope="module")
-def saved(model: GEARS, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved") / "model"
     model.save_model(folder)
     return folder
@@ -138,5 +133,5 @@ def test_near_names_are_symbols(model):
 
 
 @pytest.fixture(autouse=True)
-def at_warning(caplog: pytest.LogCaptureFixture) -> None:
+def at_warning(caplog):
     caplog.set_level(logging.WARNING, logger="gears")

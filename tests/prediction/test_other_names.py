@@ -1,15 +1,10 @@
 """A gene is predicted by any of its names, and a name of two genes of the model is refused."""
 
-from __future__ import annotations
-
 import logging
-from pathlib import Path
-from typing import Any
 
 import anndata
 import numpy as np
 import pytest
-from anndata import AnnData
 
 from gears import GEARS, PertData
 from gears.cli.predict import run_predict
@@ -25,7 +20,7 @@ def named(label: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory, toy_template: AnnData, toy_go: Any) -> GEARS:
+def model(tmp_path_factory, toy_template, toy_go):
     adata = toy_template.copy()
     adata.var["gene_name"] = [named(gene) for gene in adata.var["gene_name"]]
     adata.obs["condition"] = [named(label) for label in adata.obs["condition"]]
@@ -39,7 +34,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, toy_template: AnnData, toy_g
 
 
 @pytest.fixture(scope="module")
-def saved(model: GEARS, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def saved(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("saved") / "model"
     model.save_model(folder)
     return folder
@@ -50,7 +45,7 @@ def renamed(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 @pytest.fixture(autouse=True)
-def at_warning(caplog: pytest.LogCaptureFixture) -> None:
+def at_warning(caplog):
     caplog.set_level(logging.WARNING, logger="gears")
 
 

@@ -1,14 +1,10 @@
 """Predictions as AnnData: what stands where, and that scanpy and anndata take them as they are."""
 
-from __future__ import annotations
-
 import json
-from typing import Any
 
 import anndata
 import numpy as np
 import pytest
-from anndata import AnnData
 
 from gears import GEARS, PertData
 
@@ -16,7 +12,7 @@ ASKED = ["ctrl", "GX00", "GX00+GX07", "GX06+GX07", "GX03"]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory, toy_template: AnnData, toy_go: Any) -> GEARS:
+def model(tmp_path_factory, toy_template, toy_go):
     data = PertData(tmp_path_factory.mktemp("adata"), gene2go=toy_go, default_pert_graph=False)
     data.new_data_process("toy", toy_template.copy())
     train = ["ctrl", "GX00+ctrl", "GX01+ctrl", "GX02+GX03"]
@@ -29,7 +25,7 @@ def model(tmp_path_factory: pytest.TempPathFactory, toy_template: AnnData, toy_g
 
 
 @pytest.fixture
-def adata(model: GEARS) -> AnnData:
+def adata(model):
     return model.predict(ASKED).to_adata()
 
 

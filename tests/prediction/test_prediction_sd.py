@@ -1,7 +1,5 @@
 """The prior's sd of means on its way to users: predictions, frames, AnnData, files, saved models, ensembles."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 
@@ -16,7 +14,7 @@ from gears.simulate import simulated_screen
 
 
 @pytest.fixture(scope="module")
-def pert_data(tmp_path_factory: pytest.TempPathFactory) -> PertData:
+def pert_data(tmp_path_factory):
     adata, _ = simulated_screen(
         n_genes=40, n_singles=14, n_pairs=10, cells_per_condition=15, n_control=60, seed=2
     )
@@ -27,7 +25,7 @@ def pert_data(tmp_path_factory: pytest.TempPathFactory) -> PertData:
 
 
 @pytest.fixture(scope="module")
-def model(pert_data: PertData) -> GEARS:
+def model(pert_data):
     return trained(pert_data)
 
 
@@ -40,7 +38,7 @@ def trained(pert_data: PertData, seed: int = 1, **training) -> GEARS:
 
 
 @pytest.fixture(scope="module")
-def asked(pert_data: PertData) -> list[str]:
+def asked(pert_data):
     genes = list(pert_data.screen.perturbed_genes)
     return [genes[0], f"{genes[1]}+{genes[2]}", "ctrl", f"{genes[0]}+{genes[5]}"]
 
@@ -48,17 +46,12 @@ def asked(pert_data: PertData) -> list[str]:
 def weighted(model: GEARS, network_weight: float) -> GEARS:
     """The model with another weight of its network."""
     other = copy.copy(model)
-    assert model.parts is not None
-    assert model.parts.prior is not None
     other.parts = replace(model.parts, prior=replace(model.parts.prior, network_weight=network_weight))
     return other
 
 
 def test_it_is_the_prior_s(model, asked):
-    assert model.parts is not None
-    assert model.parts.prior is not None
     predictions = model.predict(asked, clip=False)
-    assert predictions.sd is not None
     assert predictions.sd.shape == predictions.expression_UG.shape
     index = {name: node for node, name in enumerate(model.pert_list)}
     nodes = [[index[gene] for gene in condition.genes] for condition in predictions.conditions]
@@ -97,8 +90,6 @@ def test_an_ensemble_adds_the_spread_of_its_members(model, pert_data, asked):
     rng = np.random.default_rng(0)
     members = []
     for _ in range(3):
-        assert model.parts is not None
-        assert model.parts.prior is not None
         prior = model.parts.prior
         other = copy.copy(model)
         offset_G = prior.overall.offset_G + 0.1 * rng.standard_normal(prior.n_genes)
@@ -131,7 +122,6 @@ def test_contexts_have_it(tmp_path):
     gene = data.screen.perturbed_genes[0]
     predictions = model.predict([gene])
     assert len(predictions) == 3
-    assert predictions.sd is not None
     assert (predictions.sd > 0).all()
     model.save_model(tmp_path / "model")
     loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")

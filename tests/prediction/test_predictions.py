@@ -1,7 +1,5 @@
 """The mapping that predict returns."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -12,7 +10,7 @@ from gears.prediction.predictions import Predictions, listed_order
 
 
 @pytest.fixture
-def predictions() -> Predictions:
+def predictions():
     labels = ["A+ctrl", "A+B", "C+B+A", "ctrl"]
     expression = np.arange(12, dtype=float).reshape(4, 3)
     return Predictions(

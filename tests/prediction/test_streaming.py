@@ -1,7 +1,5 @@
 """Predictions in chunks: equal to predict, bounded in memory, complete files or none."""
 
-from __future__ import annotations
-
 import tracemalloc
 from dataclasses import replace
 
@@ -46,12 +44,12 @@ def model_of(n_genes: int, *, uncertainty: bool = False, hidden_size: int = 8) -
 
 
 @pytest.fixture(scope="module")
-def model() -> GEARS:
+def model():
     return model_of(30)
 
 
 @pytest.fixture(scope="module")
-def genes(model: GEARS) -> list[str]:
+def genes(model):
     return model.pert_list[:9]
 
 
@@ -155,7 +153,6 @@ def test_equal_scores_keep_the_order_of_the_pairs(model, largest, chunk):
 
 def with_prior(model: GEARS, network_weight: float, measured: tuple[tuple[int, ...], ...] = ()) -> GEARS:
     """The model with a prior of random coefficients over all its nodes, which measured some conditions."""
-    assert model.parts is not None
     rng, n_genes = np.random.default_rng(3), len(model.parts.gene_names)
     similarity = GeneSimilarity(np.arange(PERTS), sparse.random(PERTS, PERTS, 0.3, "csr", random_state=4))
     level_G, shared_G, coefficient_TG = (
@@ -179,9 +176,6 @@ def test_all_ways_to_predict_add_the_network_to_the_prior(genes, tmp_path, uncer
     pairs = list(stream.all_pairs(genes))
     nodes = [[model.pert_list.index(gene) for gene in pair.genes] for pair in pairs]
     with_prior(model, network_weight, measured=(tuple(reversed(nodes[2])),))
-    assert model.parts is not None
-    assert model.best_model is not None
-    assert model.parts.prior is not None
     network_UG, cell_sd_UG, sd_UG = stream.predict_changes(model.best_model, nodes)
     assert sd_UG is None
     network_UG[2] = 0.0  # it was measured
@@ -211,7 +205,7 @@ def test_a_network_of_weight_0_is_not_run(genes, tmp_path, monkeypatch):
     monkeypatch.setattr(GEARSNetwork, "forward", run)
     pairs = list(stream.all_pairs(genes))
     assert len(model.predict(pairs)) == len(pairs)
-    assert sum(map(len, model.predict_all_pairs(genes, chunk=7))) == len(pairs)  # type: ignore[arg-type]
+    assert sum(map(len, model.predict_all_pairs(genes, chunk=7))) == len(pairs)
     assert model.predict_to_file(pairs, tmp_path / "pairs.h5ad").is_file()
     assert len(model.rank_pairs(lambda part: part.delta_UG[:, 0], genes, top=3)) == 3
     with_prior(model, 0.5)
@@ -258,7 +252,7 @@ def test_memory_is_bounded_by_the_chunk(tmp_path):
 
     def peak_of(work: object) -> int:
         tracemalloc.start()
-        work()  # type: ignore[operator]
+        work()
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return peak

@@ -1,7 +1,5 @@
 """The prior of several contexts: what is shared, what is a context's own, and contexts that training never saw."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Joint covariance of conditions, against a dense Gaussian process in float64."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 

@@ -19,7 +19,7 @@ NEW, KNOWN_PAIR = [(12,), (12, 13)], [(0, 9)]
 
 
 @pytest.fixture(scope="module")
-def screen(tmp_path_factory: pytest.TempPathFactory) -> tuple[PertData, Truth, GenePrior]:
+def screen(tmp_path_factory):
     """16 singles of 100 cells, which train, and 16 additive pairs of them, which do not."""
     adata, truth = simulated_screen(
         n_genes=100, n_singles=16, n_pairs=16, cells_per_condition=100, counts_per_gene=3, effect_size=1.0,

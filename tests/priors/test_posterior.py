@@ -1,7 +1,5 @@
 """Posterior variance of conditions, against inverses of the dense matrices."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 

@@ -1,18 +1,14 @@
 """Regression with an own strength per gene, against plain linear algebra."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
-from gears.priors import PriorData, regression
+from gears.priors import regression
 from gears.priors.kernels import training_kernels
 
 
 @pytest.fixture
-def problem(make_data: Callable[..., PriorData]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def problem(make_data):
     data = make_data()
     signal_CC = sum(
         0.2 * kernel for kernel in training_kernels(data.sets, data.genes).values()

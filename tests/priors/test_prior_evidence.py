@@ -1,7 +1,5 @@
 """Weights by evidence: right gradient, weights of known draws found again."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The prior of very many conditions: features of genes instead of all pairs of conditions."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np
@@ -25,7 +23,7 @@ SHARED, OWN, SIMILAR = 0.3, 0.8, 1.1
 
 
 @pytest.fixture
-def genes() -> GeneSimilarity:
+def genes():
     """12 nodes of which 9 were perturbed, similar in threes."""
     groups = np.repeat(np.arange(4), 3)
     similar_PP = np.where(groups[:, None] == groups, 0.6, 0.1)
@@ -143,8 +141,6 @@ def test_the_factor_by_features_is_that_by_pairs(make_data, monkeypatch):
     pairs = magnitude.fit_magnitude(data.sets, data.delta_CG, summed_CG, data.genes)
     monkeypatch.setattr(magnitude, "MOST_EXACT", 5)
     features = magnitude.fit_magnitude(data.sets, data.delta_CG, summed_CG, data.genes)
-    assert pairs is not None
-    assert features is not None
     assert features[0].offset == pytest.approx(pairs[0].offset, abs=1e-9)
     np.testing.assert_allclose(features[0].coefficient_T, pairs[0].coefficient_T, atol=1e-9)
     np.testing.assert_allclose(features[1], pairs[1], atol=1e-9)

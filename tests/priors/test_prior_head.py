@@ -1,14 +1,11 @@
 """The head of the prior: what it reads, where it changes a prediction, and that a saved one predicts the same."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
-from gears.priors import PriorData
 from gears.priors.fit import fit_prior
 from gears.priors.head import NAMES, Head, HeadInputs, PriorChanges
 from gears.priors.prior import GenePrior
@@ -18,7 +15,7 @@ SETS = ((1,), (2, 7), (0, 4, 9), ())
 
 
 @pytest.fixture
-def prior(make_data: Callable[..., PriorData]) -> GenePrior:
+def prior(make_data):
     data = make_data()
     fitted = fit_prior(data, lambda delta_UG: ((delta_UG - data.delta_CG) ** 2).mean(axis=1)).prior
     assert isinstance(fitted, GenePrior)

@@ -1,7 +1,5 @@
 """Covariances of conditions: sums over their genes."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from gears.priors.kernels import mixed, training_kernels

@@ -1,7 +1,5 @@
 """Standard deviations of the prior's means: coverage, what they follow, files."""
 
-from __future__ import annotations
-
 import dataclasses
 from itertools import combinations
 
@@ -80,7 +78,6 @@ def fitted_to(data: PriorData) -> GenePrior:
 def errors(prior: GenePrior, sets: Sets, true_UG: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     change_UG = prior(sets)
     sd_UG = prior.sd(sets, change_UG)
-    assert sd_UG is not None
     return true_UG - change_UG, sd_UG
 
 
@@ -173,7 +170,6 @@ def test_the_change_of_a_perturbed_gene_itself_has_its_error(target_sd):
 def test_errors_of_perturbed_genes_themselves_are_no_errors_of_other_conditions():
     data, _, _ = screen_of(3, target_sd=3.0, strength=0.3)
     prior = fitted_to(data)
-    assert prior.uncertainty is not None
     is_target_G = np.isin(np.arange(N_GENES), data.column_P)
     scale_G = prior.uncertainty.gene_G
     assert np.median(scale_G[is_target_G]) == pytest.approx(np.median(scale_G[~is_target_G]), rel=0.5)
@@ -224,7 +220,6 @@ def test_the_control_is_known_and_the_order_of_genes_does_not_matter():
     pair, single = data.sets[-1], data.sets[0]
     sets = [pair, pair[::-1], single, ()]
     sd_UG = prior.sd(sets, prior(sets))
-    assert sd_UG is not None
     np.testing.assert_allclose(sd_UG[0], sd_UG[1], rtol=1e-6)
     assert not sd_UG[3].any()
     assert (sd_UG[:3] > 0).all()

@@ -1,7 +1,5 @@
 """How likely a predicted change is a true one, from left-out predictions of training conditions."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The simulator: layout, determinism, count distribution, effects, interactions, files."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """Masking and saturating pairs of simulated screens, and pairs by products."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

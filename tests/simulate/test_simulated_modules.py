@@ -1,7 +1,5 @@
 """Co-expression modules of simulated screens, and effects along them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

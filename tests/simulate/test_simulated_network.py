@@ -1,7 +1,5 @@
 """Screens whose effects come from a regulatory network."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
@@ -20,7 +18,7 @@ def truth():
 
 
 @pytest.fixture(scope="module")
-def network() -> Network:
+def network():
     return Network.draw(OPTIONS, make_design(OPTIONS, GeneAnnotation.human()))
 
 
