@@ -53,8 +53,7 @@ def assert_same(screen: PreparedScreen, other: PreparedScreen) -> None:
 
 FORMS: dict[str, Callable[[sparse.csr_matrix], Array]] = {
     "csr": blocks,
-    "csc": lambda matrix: blocks(matrix.tocsc()),
-    "sparse array": lambda matrix: blocks(sparse.csr_array(matrix)),
+    "csc array": lambda matrix: blocks(sparse.csc_array(matrix)),
     "dense": lambda matrix: blocks(matrix.toarray().astype(np.float64)),
     "by columns": lambda matrix: blocks(matrix.toarray()).rechunk((50, 7)),
 }

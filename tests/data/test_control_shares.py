@@ -1,14 +1,10 @@
 """Control cells divided between the parts: training sees its own only."""
 
-import pickle
-
 import numpy as np
 import pytest
 
-from gears.data.screen.prepare import prepare_screen
 from gears.data.splits import make_split
 from gears.data.splits.controls import control_parts
-from gears.gears import GEARS
 from gears.pertdata import PertData
 
 SHARES = (0.6, 0.2, 0.2)
@@ -38,41 +34,6 @@ def test_control_cells_are_divided_too(data):
     assert data.adata.n_obs == 216
     data.prepare_split("simulation")
     assert len(data.screen.control_cells) == 60
-
-
-def test_the_view_is_the_screen_of_its_cells(toy_adata, toy_screen, tmp_path):
-    kept = np.arange(3, 60, 4)
-    view = toy_screen.with_controls(kept)
-    fresh = prepare_screen(toy_adata[np.concatenate((kept, np.arange(60, 216)))].copy(), tmp_path / "fresh")
-    assert view.labels == fresh.labels
-    np.testing.assert_array_equal(view.cells.csr().toarray(), fresh.cells.csr().toarray())
-    np.testing.assert_array_equal(view.cell_condition, fresh.cell_condition)
-    for name in ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below"):
-        found, expected = getattr(view.statistics, name), getattr(fresh.statistics, name)
-        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-14)
-    np.testing.assert_array_equal(view.de.order, fresh.de.order)
-    again = pickle.loads(pickle.dumps(view))
-    assert again.content_hash == view.content_hash != toy_screen.content_hash
-    np.testing.assert_array_equal(again.control_cells, view.control_cells)
-    without = toy_screen.without([toy_screen.conditions[3]]).with_controls(kept)
-    assert len(without.conditions) == 13
-    assert len(without.cells) == len(view.cells) - 12
-    assert view.without([toy_screen.conditions[3]]).content_hash == without.content_hash
-    assert view.with_controls(None).content_hash == toy_screen.content_hash
-
-
-def test_training_and_scoring_with_divided_controls(data):
-    data.prepare_split("simulation", control_shares=SHARES)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    model.train(epochs=1, objective="moments", verbose=False, evaluate_test=False)
-    table = model.evaluate("test", baselines=["no_change"], n_split_half=0)
-    assert np.isfinite(table.loc[table["metric"] == "mse", "value"]).all()
-    mean_G = data.screen.statistics.mean[data.screen.control_id]
-    np.testing.assert_allclose(model.parts.control_mean_G, mean_G)
-    # no change is scored against the test's own control cells: its true change is what it misses
-    truth = data.screen_of("test").statistics.mean
-    assert not np.allclose(truth[data.screen.control_id], mean_G)
 
 
 def test_impossible_shares_are_named(data):

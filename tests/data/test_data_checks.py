@@ -156,12 +156,6 @@ def test_one_cell_is_enough_without_differential_expression(toy_adata, tmp_path)
     assert screen.statistics.n[screen.id_of("GX07+ctrl")] == 1
 
 
-def test_cell_types_can_be_pooled(toy_adata, tmp_path):
-    screen = prepare_screen(two_cell_types(toy_adata), tmp_path / "toy", pool_cell_types=True)
-    assert screen.condition_names[0] == "pooled_ctrl_1"
-    assert screen.manifest["cell_types"] == ["cellA", "cellB"]
-
-
 def test_negative_values_are_taken_with_a_warning(toy_adata, tmp_path, caplog):
     screen = prepare_screen(with_value(-0.5)(toy_adata), tmp_path / "toy")
     assert "negative values (down to -0.5)" in caplog.text

@@ -2,14 +2,11 @@
 
 import json
 import pickle
-from typing import Any
 
 import numpy as np
 import pytest
 
-from gears.data.screen.prepare import folder_name
-from gears.graphs.annotation import GeneAnnotation
-from gears.graphs.nodes import graph_genes, read_gene_set
+from gears.graphs.nodes import read_gene_set
 
 GENES = ["AHR", "FEV", "KLF1"]
 
@@ -43,20 +40,3 @@ def test_files_without_genes_are_refused(content, tmp_path):
         read_gene_set(tmp_path / "genes")
     with pytest.raises(FileNotFoundError, match="no gene set file"):
         read_gene_set(tmp_path / "absent")
-
-
-def test_nodes_of_the_three_kinds():
-    annotation = GeneAnnotation.from_dict({"B": ["t1"], "C": ["t2"]})
-    options: dict[str, Any] = {"measured": ["M", "A"], "perturbed": ["Z", "A"]}
-    nodes = graph_genes(annotation, **options, gene_set=None, default_pert_graph=True)
-    assert nodes.tolist() == ["A", "B", "C", "Z"]
-    nodes = graph_genes(annotation, **options, gene_set=None, default_pert_graph=False)
-    assert nodes.tolist() == ["A", "M", "Z"]
-    nodes = graph_genes(annotation, **options, gene_set=["Q"], default_pert_graph=False)
-    assert nodes.tolist() == ["A", "Q", "Z"]
-
-
-@pytest.mark.parametrize("name", ["", "  ", "a/b", "..", ".hidden", "a\\b", "a\0"])
-def test_names_that_cannot_be_folders(name):
-    with pytest.raises(ValueError, match="cannot name a folder"):
-        folder_name(name)

@@ -9,7 +9,6 @@ from scipy import sparse
 
 from gears.data.reading import open
 from gears.data.reading.matrix import layers_of
-from gears.data.screen import files
 from gears.data.screen.prepare import obtain_screen, prepare_screen
 from gears.data.screen.prepared import PreparedScreen
 
@@ -70,18 +69,3 @@ def test_layers_and_their_names_are_found(toy_file, toy_adata, tmp_path):
     assert screen.content_hash == expected.content_hash
     with pytest.raises(ValueError, match="did you mean 'counts'"):
         obtained(toy_file, tmp_path / "screens", layer="count")
-
-
-def test_workers_are_an_option_of_loading(toy_file, toy_screen, tmp_path, monkeypatch):
-    asked = []
-    one_process = files.moment_blocks
-
-    def watched(*args, workers: int, **more):
-        asked.append(workers)
-        return one_process(*args, workers=1, **more)
-
-    monkeypatch.setattr(files, "moment_blocks", watched)
-    screen = obtained(toy_file, tmp_path / "screens", workers=3)
-    assert asked == [3]
-    np.testing.assert_allclose(screen.statistics.m3, toy_screen.statistics.m3, rtol=0, atol=1e-12)
-    assert obtained(tmp_path / "screens" / "toy", tmp_path / "screens", workers=3).content_hash

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from gears.data.loaders import CellBatch, CellDataset, LoaderSettings, make_loaders, part_cells
-from gears.data.screen.prepare import prepare_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits import Split, make_split
 
@@ -164,12 +163,6 @@ def test_the_callers_random_state_is_left_alone(toy_screen, split):
     for loader in loaders(toy_screen, split, 8).values():
         list(loader)
     assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_batches_without_differential_expression(toy_template, tmp_path, split):
-    screen = prepare_screen(toy_template, tmp_path / "toy", skip_calc_de=True)
-    batch = next(iter(loaders(screen, split, 8)["train_loader"]))
-    assert all(genes.tolist() == [-1] for genes in batch.de_idx)
 
 
 def test_test_batch_size_is_honoured(toy_screen, split):

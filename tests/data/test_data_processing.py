@@ -2,7 +2,6 @@
 
 import logging
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anndata
@@ -149,14 +148,6 @@ def test_a_folder_that_is_no_screen_is_never_replaced(toy_adata, tmp_path):
     with pytest.raises(FileExistsError, match="is no prepared screen"):
         prepare_screen(toy_adata, tmp_path / "toy")
     assert (tmp_path / "toy" / "thesis.txt").read_text() == "years of work"
-
-
-def test_several_at_once(toy_adata, toy_screen, tmp_path):
-    """File locks of separate objects exclude each other between threads as between processes."""
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: prepare_screen(toy_adata, tmp_path / "toy").content_hash, range(8)))
-    assert found == [toy_screen.content_hash] * 8
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".toy.lock", "toy"]
 
 
 def test_damaged_folders_are_named_and_made_again(toy_adata, tmp_path, caplog):

@@ -101,12 +101,6 @@ def test_an_empty_part_is_an_error_with_counts_and_a_way_out(name):
     assert "test" in str(caught.value) or "val" in str(caught.value)
 
 
-def test_an_empty_split_is_not_cached(toy_screen):
-    with pytest.raises(ValueError, match="without a perturbed condition"):
-        prepare_split(toy_screen, "single", seed=77)
-    assert not list((toy_screen.folder / "splits").glob("single-*"))
-
-
 def test_unknown_names_are_answered_with_near_ones():
     with pytest.raises(ValueError, match=r"unknown split 'simulaton'.*'simulation'"):
         make_split(LABELS, "simulaton")

@@ -110,11 +110,3 @@ def test_repeated_gene_names_can_be_told_apart(toy_adata, tmp_path):
     screen = prepare_screen(toy_adata, tmp_path / "toy", unique_genes=True)
     assert [screen.gene_names[i] for i in (0, 10, 11)] == ["GX00", "GX00-ENS010", "GX00-ENS011"]
     assert screen.gene_ids == [f"ENS{i:03d}" for i in range(30)]
-
-
-@pytest.mark.parametrize("wide", ["indices", "indptr"])
-def test_views_in_any_order_of_matrices_with_mixed_index_types(toy_adata, tmp_path, wide):
-    expected = prepare_screen(toy_adata.copy()[::-1].copy(), tmp_path / "expected")
-    setattr(toy_adata.X, wide, getattr(toy_adata.X, wide).astype(np.int64))
-    for view in (toy_adata[::-1], toy_adata[np.arange(216)[::-1]], toy_adata[::-1, np.arange(30)]):
-        assert prepare_screen(view, tmp_path / "found").content_hash == expected.content_hash

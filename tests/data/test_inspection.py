@@ -69,16 +69,6 @@ def test_the_summary_of_a_prepared_screen(toy_adata, toy_go, tmp_path):
     assert repr(data.summary()) == str(data.summary())
 
 
-def test_one_thing_is_said_of_one_thing(toy_adata):
-    names = toy_adata.var["gene_name"].astype(object).to_numpy().copy()
-    names[3] = None
-    toy_adata.var["gene_name"] = names
-    toy_adata.obs["condition"] = toy_adata.obs["condition"].astype(object).where(np.arange(216) > 0, None)
-    text = str(inspect_screen(toy_adata, style="gears"))
-    assert "missing for 1 gene;" in text
-    assert "is missing for 1 cell;" in text
-
-
 def test_genes_in_other_letters_are_pointed_out(toy_adata, tmp_path):
     labels = toy_adata.obs["condition"].astype(str)
     toy_adata.obs["condition"] = labels.replace({"GX07+ctrl": "gx07+ctrl"})

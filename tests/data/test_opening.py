@@ -105,15 +105,6 @@ def test_every_kind_of_file_gives_the_same_screen(kind, raw, toy_go, tmp_path):
     np.testing.assert_array_equal(data.screen.cell_label, expected.cell_label)
 
 
-def test_backed_files(raw, tmp_path):
-    raw.write_h5ad(tmp_path / "toy.h5ad")
-    backed = open_screen(tmp_path / "toy.h5ad", backed=True)
-    assert backed.isbacked
-    screen = prepare_screen(backed, tmp_path / "toy", normalize=True)
-    assert screen.content_hash == prepare_screen(raw, tmp_path / "again", normalize=True).content_hash
-    backed.file.close()
-
-
 @pytest.mark.parametrize(("form", "dense"), [(np.int64, True), (np.uint16, False)])
 def test_counts_of_any_type(raw, tmp_path, form, dense):
     expected = prepare_screen(raw, tmp_path / "expected", normalize=True)

@@ -51,23 +51,6 @@ def test_each_scale_is_recognised(scale, target, kept, drawn):
     assert detect_scale(as_csr(values[:, genes].astype(np.float32))) == scale
 
 
-@pytest.mark.parametrize("scale", ["fractions", "normalised", "log1p", "log2", "log10", "log1p-twice"])
-def test_library_sizes_tell_where_counts_were_corrected(scale, drawn):
-    corrected = drawn * np.random.default_rng(1).uniform(0.8, 1, drawn.shape)
-    assert detect_scale(as_csr(in_scale(corrected, scale).astype(np.float32))) == scale
-    some = as_csr(in_scale(corrected, "log1p")[:, ::8].astype(np.float32))
-    assert detect_scale(some) is None  # no sign is left, and nothing is guessed
-
-
-@pytest.mark.parametrize(("n_changed", "scale"), [(0, "log1p"), (2, "log1p"), (3, None), (6, None)])
-def test_up_to_a_tenth_of_the_values_may_be_no_counts(n_changed, scale):
-    """Of 20 multiples of one count 2 are a tenth."""
-    counts = np.tile(np.arange(1.0, 21.0), (8, 1))
-    counts[:, 10 : 10 + n_changed] += 0.3
-    factors = np.linspace(0.5, 2, 8)[:, None]  # library sizes differ: they are no sign
-    assert detect_scale(as_csr(np.log1p(factors * counts).astype(np.float32))) == scale
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -136,12 +119,6 @@ def test_a_wrong_scale_is_an_error_that_scale_overrides(scale, toy_adata, tmp_pa
     np.testing.assert_array_equal(screen.cells.csr().toarray(), adata.X.toarray())
 
 
-def test_roots_of_counts_with_an_offset_have_no_formula(toy_adata):
-    text = str(inspect_screen(with_values(toy_adata, "anscombe")))
-    assert "X holds a root of counts" in text
-    assert "square" not in text
-
-
 @pytest.mark.parametrize(
     ("together", "form"), [(True, np.asarray), (True, sparse.csc_matrix), (False, sparse.csr_matrix)]
 )
@@ -162,13 +139,6 @@ def test_values_normalised_over_genes_and_guides_are_reported(together, form, dr
     if together:
         assert findings["shared-totals"].severity == "warning"
     assert "shared-totals" not in {finding.kind for finding in inspect_screen(adata[:, :395]).findings}
-
-
-def test_the_prepared_screen_knows_its_scale(toy_adata, tmp_path):
-    assert prepare_screen(toy_adata, tmp_path / "a").manifest["scale"] == "log1p"
-    counts = with_values(toy_adata.copy(), "counts")
-    assert prepare_screen(counts, tmp_path / "b", normalize=True).manifest["scale"] == "log1p"
-    assert prepare_screen(with_values(toy_adata, "scaled"), tmp_path / "c").manifest["scale"] == "scaled"
 
 
 def test_layers_and_raw_are_named_where_they_hold_what_is_needed(toy_adata):

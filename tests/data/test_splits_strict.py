@@ -2,12 +2,10 @@
 
 from collections import Counter
 
-import numpy as np
 import pytest
 
 from gears.conditions import Condition
 from gears.data.splits import SPLITS, Split, check_split, folds, make_split
-from gears.data.splits.strict import pick_keeping_genes
 
 GENES = [f"GX{i:02d}" for i in range(20)]
 SINGLES = [f"{gene}+ctrl" for gene in GENES]
@@ -150,16 +148,3 @@ def test_folds_of_a_screen_and_what_cannot_be_folded(toy_screen):
         make_split(LABELS, "cross_validation", fold=5)
     with pytest.raises(ValueError, match=r"unknown mode 'exact'"):
         make_split(LABELS, "single", mode="exact")
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_the_last_condition_of_a_gene_stays_in_training(seed):
-    singles = [Condition.parse(f"{gene}+ctrl") for gene in GENES[:6]]
-    pairs = [Condition.parse(f"{GENES[i]}+{GENES[i + 1]}") for i in range(3)]
-    rng = np.random.default_rng(seed)
-    assert pick_keeping_genes(rng, singles, singles, 6) == []
-    chosen = pick_keeping_genes(rng, [*singles, *pairs], [*singles, *pairs], 9)
-    assert chosen
-    assert not {GENES[4], GENES[5]} & {gene for condition in chosen for gene in condition.genes}
-    left = {gene for condition in [*singles, *pairs] if condition not in chosen for gene in condition.genes}
-    assert left == set(GENES[:6])

@@ -5,7 +5,7 @@ import pytest
 
 from gears.conditions import Condition
 from gears.evaluation import BASELINES, make_baseline
-from gears.evaluation.baselines import ConditionMeans, GOKnn, GORidge, Linear
+from gears.evaluation.baselines import ConditionMeans, GOKnn, GORidge
 from gears.graphs.annotation import GeneAnnotation
 from gears.graphs.profiles import correlation_profiles
 
@@ -57,23 +57,6 @@ def test_additive_where_effects_add():
     check("additive_all_singles", means, SINGLES[:3], ALL_PAIRS)
 
 
-def test_linear_where_effects_are_bilinear_in_gene_factors():
-    # genes in pairs of opposite factors: factors and targets have mean zero, as the centring assumes
-    rng = np.random.default_rng(1)
-    half = rng.normal(size=(15, 3))
-    factors = np.vstack([half, -half])
-    genes = [f"X{i}" for i in range(30)]
-    targets = [*range(5), 20, *range(6, 10), 25, 21]  # positions of P00..P11; X15+i is opposite to Xi
-    targets[5], targets[10], targets[11] = 15, 16, 17  # opposites of P00, P01, P02
-    for name, target in zip(GENES, targets, strict=True):
-        genes[target] = name
-    single = factors[targets] @ rng.normal(size=(3, 3)) @ factors.T
-    means = means_of(factors @ rng.normal(size=3), single, np.add)
-    train = [1, 2, 3, 6, 11, 12]  # P00..P02 and their opposites
-    check(Linear(ridge=1e-12, clip=False), means, train, [4, 5, 7, 8, 9, 10], gene_names=genes)
-    check(Linear(ridge=1e-12, clip=False), means, train, [13, 14], gene_names=genes)  # sums of vectors
-
-
 def go_terms(seed: int) -> tuple[GeneAnnotation, np.ndarray]:
     """Genes P00.. of three groups: terms of the group and of nothing else."""
     group = np.arange(len(GENES)) % 3
@@ -107,16 +90,6 @@ def test_go_ridge_equals_a_regression_on_principal_components_written_out():
     by_hand = effects[:8].mean(axis=0) + scores @ np.linalg.solve(inner, scores[:8].T @ effects[:8])
     np.testing.assert_allclose(baseline.gene_delta("P10"), by_hand[10], rtol=1e-9)
     np.testing.assert_allclose(baseline.gene_delta("P00"), effects[0], rtol=1e-9)  # its own where it was seen
-
-
-def test_go_ridge_shrinks_to_the_mean_where_terms_say_nothing():
-    rng = np.random.default_rng(4)
-    terms = {gene: {f"t{i}" for i in rng.choice(15, 5, replace=False)} for gene in GENES}
-    control, effects = random_effects(1, n_genes=2000)
-    baseline = GORidge(annotation=GeneAnnotation.from_dict(terms), clip=False)
-    baseline.fit_means(table_of(means_of(control, effects, np.add), labels(), SINGLES[:8]))
-    mean = effects[:8].mean(axis=0)
-    assert np.abs(baseline.gene_delta("P11") - mean).mean() < 0.15 * np.abs(effects[:8] - mean).mean()
 
 
 def test_genes_without_terms_get_the_mean_change_and_no_terms_at_all_are_refused():

@@ -83,21 +83,6 @@ def test_predictions_add_common_parts_and_effects_and_an_unseen_gene_has_the_com
     np.testing.assert_allclose(predicted, means.mean_CG[0] + expected, rtol=1e-9)
 
 
-def test_from_singles_alone_effects_are_not_shrunk():
-    """Nothing but the common part predicts a condition that is left out: no penalty is better than another."""
-    means = table(["A+ctrl", "B+ctrl", "C+ctrl", "D+ctrl"])
-    conditions = ["A+B", "C+ctrl", "D+nobody"]
-    ridge, sums = (make_baseline(name).fit_means(means) for name in ("additive_ridge", "additive"))
-    np.testing.assert_allclose(ridge.predict(conditions), sums.predict(conditions), atol=1e-3)
-
-
-def test_a_single_training_condition_is_the_common_part():
-    means = table(["A+B"])
-    predicted = make_baseline("additive_ridge").fit_means(means).predict(["A+B", "nobody"])
-    change_G = means.mean_CG[1] - means.mean_CG[0]
-    np.testing.assert_allclose(predicted - means.mean_CG[0], [change_G, change_G / 2], rtol=1e-9)
-
-
 def test_an_unseen_gene_gets_the_effects_of_its_five_nearest_genes_by_go():
     annotation = GeneAnnotation.from_dict(
         {gene: {"s", *(f"{gene}{i}" for i in range(number))} for number, gene in enumerate("ABCDEF")}
@@ -127,27 +112,6 @@ def test_an_unseen_gene_gets_the_effects_of_genes_of_similar_co_expression():
         np.testing.assert_array_equal(baseline.gene_delta(gene), baseline.common_G)
 
 
-def test_a_training_gene_that_does_not_vary_is_no_neighbour():
-    profile_GK = np.array([[1.0, 0], [1, 1], [1, 2], [np.nan, np.nan], [1, 3], [1, 4], [1, 0]])
-    means = table(LABELS, gene_names=(*"ABCDEF", "unseen"), profiles=lambda: profile_GK)
-    baseline = make_baseline("additive_ridge_coexpression").fit_means(means)
-    weight_J = np.array([1, 2**-0.5, 5**-0.5, 0, 10**-0.5, 17**-0.5])
-    expected_G = baseline.common_G + weight_J @ baseline.effect_JG / weight_J.sum()
-    np.testing.assert_allclose(baseline.gene_delta("unseen"), expected_G, rtol=1e-9)
-
-
-def test_profiles_are_made_once_for_a_screen_and_only_where_they_are_needed(additive_screen, letters_go):
-    screen, split = additive_screen
-    made = ConditionMeans.of(screen, split.conditions("train")).profiles
-    assert made() is ConditionMeans.of(screen, split.conditions("train")).profiles()
-
-    def fail() -> np.ndarray:
-        raise AssertionError
-
-    for name in ("additive", "additive_ridge", "additive_ridge_go", "go_knn"):
-        make_baseline(name, annotation=letters_go).fit_means(table(LABELS[:4], profiles=fail))
-
-
 def test_embeddings_predict_the_effect_of_an_unseen_gene():
     draw = np.random.default_rng(4)
     names = [f"P{number:02d}" for number in range(25)]
@@ -175,13 +139,6 @@ def test_the_effects_of_genes_without_an_embedding_are_not_used_for_others():
     own_D = embedding.values[4] - embedding.values[:4].mean(axis=0)
     expected_G = baseline.common_G + centre_G + own_D @ weight_DG
     np.testing.assert_allclose(baseline.gene_delta("unseen"), expected_G, rtol=1e-9)
-
-
-def test_equal_embeddings_predict_the_mean_effect():
-    means = table(["A+ctrl", "B+ctrl", "C+ctrl"])
-    embedding = GeneEmbedding(("A", "B", "C", "unseen"), np.array([[1.0, 2], [1, 2], [1, 2], [5, 6]]))
-    predicted = make_baseline("embedding_ridge", embedding=embedding).fit_means(means).predict(["unseen"])
-    np.testing.assert_allclose(predicted[0], means.mean_CG[1:].mean(axis=0), rtol=1e-9)
 
 
 def test_embedding_ridge_is_in_the_table_where_there_are_embeddings(additive_screen, letters_embedding):

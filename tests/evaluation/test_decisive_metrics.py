@@ -9,7 +9,6 @@ from scipy import stats
 from gears.data.screen.statistics import ConditionStatistics, moderated_t
 from gears.evaluation import DECISIVE, METRICS, Truth, condition_metrics
 from gears.evaluation.metrics.decisive import changed_genes
-from gears.evaluation.metrics.differential import adjusted
 
 N_CONDITIONS, N_GENES = 12, 30
 
@@ -46,13 +45,6 @@ def predicted(truth):
 def scaled(predicted_UG: np.ndarray, truth: Truth, factor: float) -> np.ndarray:
     """The prediction's change from the training mean times a factor."""
     return truth.reference_mean_G + factor * (predicted_UG - truth.reference_mean_G)
-
-
-def test_adjusted_p_values_are_those_of_scipy():
-    p = np.random.default_rng(0).uniform(0, 1, (5, 40)) ** 3
-    p[0, :5] = p[0, 5]
-    np.testing.assert_allclose(adjusted(p), stats.false_discovery_control(p, axis=1), rtol=1e-14)
-    assert adjusted(np.array([0.01, np.nan]))[1] == 1.0
 
 
 def test_discrimination_ref_is_the_share_of_conditions_that_are_less_alike(truth, predicted):
@@ -127,13 +119,6 @@ def test_recall_of_hits_by_gene(truth, predicted, percent, n_first):
         np.testing.assert_allclose(found[hits.any(axis=1)], expected)
     # a model with every sign wrong finds nothing, less than one that knows nothing
     assert np.nanmean(found) < 0.03
-
-
-def test_recall_of_a_prediction_without_order_is_chance(truth):
-    same_for_all = np.tile(truth.reference_mean_G, (N_CONDITIONS, 1))
-    blank = dataclasses.replace(truth, targets=tuple(np.zeros(0, int) for _ in range(N_CONDITIONS)))
-    assert np.nanmean(value("size_recall_20", same_for_all, blank)) == pytest.approx(3 / N_CONDITIONS)
-    assert np.nanmean(value("hit_recall_10", same_for_all, blank)) == pytest.approx(2 / N_CONDITIONS)
 
 
 def test_recall_by_size_asks_for_the_conditions_with_most_changed_genes():

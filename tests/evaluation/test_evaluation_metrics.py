@@ -260,19 +260,6 @@ def test_values_stay_within_their_bounds(seed):
     assert not undefined[:, ["recall" not in name and "changed" not in name for name in PER_CONDITION]].any()
 
 
-@settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 10_000), world_size=st.integers(1, 6))
-def test_shards_give_the_values_of_their_conditions(seed, world_size):
-    predicted, truth = random_case(seed)
-    names = [name for name in PER_CONDITION if not METRICS[name].needs_all]
-    whole = condition_metrics(predicted, truth, names)
-    for rank in range(world_size):
-        rows = slice(rank, None, world_size)
-        np.testing.assert_allclose(
-            condition_metrics(predicted[rows], truth.subset(rows), names), whole[rows], rtol=1e-12
-        )
-
-
 def test_metric_that_needs_all_conditions_is_refused_on_a_shard():
     predicted, truth = random_case(0)
     assert METRICS["rank"].needs_all

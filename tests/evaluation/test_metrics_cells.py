@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy.spatial.distance import cdist, pdist
 
 from gears import PertData
@@ -13,7 +11,6 @@ from gears.conditions import Condition
 from gears.evaluation import METRICS, Truth, condition_metrics
 from gears.evaluation.metrics.differential import (
     de_overlap_of_cells,
-    overlap_share,
 )
 from gears.evaluation.metrics.distributions import energy_distance_of_cells, mmd_of_cells, squared_distances
 from gears.evaluation.truth import ScreenCells, moved_cells
@@ -69,16 +66,6 @@ def test_the_squared_energy_distance_is_that_of_the_means():
     assert energy_distance_of_cells(x, y, squared=True) == pytest.approx(expected)
     assert "plain distances" in METRICS["energy_distance"].formula
     assert squared_distances(np.full((3, 7), 1e3 + 0.1), np.full((3, 7), 1e3 + 0.1)).tolist() == [[0] * 3] * 3
-
-
-@given(seed=st.integers(0, 1000))
-def test_order_of_cells_and_genes_does_not_matter(seed):
-    rng = np.random.default_rng(seed)
-    x, y = random_cells(seed), random_cells(seed + 1, 9)
-    genes = rng.permutation(5)
-    for distance in (energy_distance_of_cells, mmd_of_cells):
-        moved = distance(rng.permutation(x)[:, genes], rng.permutation(y)[:, genes])
-        assert moved == pytest.approx(distance(x, y), rel=1e-9, abs=1e-12)
 
 
 def cell_truth() -> tuple[Truth, dict[str, np.ndarray]]:
@@ -144,20 +131,6 @@ def test_cells_of_a_screen_are_sampled_alike_every_time(tmp_path, toy_adata, toy
     )
     with pytest.raises(ValueError, match="at least 2"):
         ScreenCells(data.screen, max_cells=1)
-
-
-def test_overlap_by_hand():
-    true = np.array([True, True, False, False, True])
-    found = np.array([True, False, True, True, True])
-    size = np.array([1.0, 9.0, 2.0, 0.5, 3.0])
-    assert overlap_share(true, found, size) == pytest.approx(2 / 3)  # the three largest found: 4, 2, 0
-    assert overlap_share(true, true, size) == 1
-    assert overlap_share(true, ~true, size) == 0
-    assert np.isnan(overlap_share(np.zeros(5, bool), found, size))
-    # one place for two genes of equal size, one of them right
-    tied = overlap_share(np.array([1, 0, 0], bool), np.array([1, 1, 0], bool), np.array([2.0, 2, 1]))
-    assert tied == pytest.approx(0.5)
-    assert overlap_share(np.array([1, 1, 0], bool), np.array([0, 1, 0], bool), np.ones(3)) == 0.5
 
 
 @pytest.mark.parametrize("test", ["welch", "wilcoxon"])
