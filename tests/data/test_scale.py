@@ -13,7 +13,6 @@ from gears.data.screen.prepare import prepare_screen
 from gears.pertdata import PertData
 from gears.simulate import simulated_screen
 
-LN10 = np.log(10)
 
 
 def in_scale(counts: np.ndarray, scale: str, target: float = 1e4) -> np.ndarray:

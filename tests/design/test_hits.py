@@ -54,20 +54,6 @@ def test_an_effect_size_holds_what_is_not_known(model):
     assert ((table["low"] <= table["readout"]) & (table["readout"] <= table["high"])).all()
 
 
-def test_the_moments_of_a_change_are_those_of_draws():
-    rng = np.random.default_rng(0)
-    changes = TrueChanges(np.array([[0.7, 0.2]]), np.array([[0.5, -0.3]]), np.array([[0.1, 0.4]]))
-    draw_DG = changes.mean_UG + changes.sd_UG * rng.standard_normal((200_000, 2))
-    draw_DG[rng.uniform(size=draw_DG.shape) < changes.absent_UG] = 0.0
-    mean_UG, sd_UG = changes.moments()
-    np.testing.assert_allclose(mean_UG[0], draw_DG.mean(axis=0), atol=0.005)
-    np.testing.assert_allclose(sd_UG[0], draw_DG.std(axis=0), rtol=0.01)
-    square_U, spread_U = changes.mean_square()
-    np.testing.assert_allclose(square_U, (draw_DG**2).mean(), rtol=0.02)
-    np.testing.assert_allclose(spread_U, (draw_DG**2).std(axis=0).mean(), rtol=0.03)
-    np.testing.assert_allclose(changes.beyond(-0.2)[0], (draw_DG < -0.2).mean(axis=0), atol=0.005)
-
-
 def test_the_perturbed_gene_itself_is_no_discovery(model):
     trained = {name for one in model.parts.fitted_conditions() for name in one.genes}
     gene, other = [name for name in model.pert_list if name in model.gene_list and name not in trained][:2]

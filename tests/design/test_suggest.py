@@ -129,17 +129,6 @@ def test_measured_conditions_may_be_one_name_and_unknown_ones_are_logged(model, 
     assert caplog.messages[-1].endswith("ignored, as the perturbation graph lacks their genes: NOGENE+ctrl")
 
 
-def test_genes_without_neighbours_are_listed_with_the_reason(model, monkeypatch):
-    import gears.design.candidates as module
-
-    gene = unknown(model)[0].genes[0]
-    sources = dict(module.source_of_genes(model.parts)) | {gene: "nothing"}
-    monkeypatch.setattr(module, "source_of_genes", lambda parts: sources)
-    table = suggest(model, None, 100)
-    assert f"{gene}+ctrl" not in set(table["condition"])
-    assert "it has no neighbours" in table.attrs["excluded"][f"{gene}+ctrl"]
-
-
 def test_other_aims_rank_by_probability_over_cost(model):
     genes = [one.genes[0] for one in unknown(model)]
     table = suggest(model, genes, 5, "effect", threshold=0.1)

@@ -95,18 +95,6 @@ def test_what_a_killed_writer_left_goes_after_a_day(kind, tmp_path, begin):
         assert (tmp_path / "it").read_text() == "half", "the living one came last"
 
 
-def test_a_change_within_keeps_a_workplace(tmp_path):
-    place = tmp_path / ".it-abcdefgh.tmp"
-    (place / "it").mkdir(parents=True)
-    (place / "it" / "young").write_text("")
-    for path in (place / "it", place):
-        os.utime(path, (time.time() - 2 * DAY,) * 2)
-    assert clean_leftovers(tmp_path, "it") == []
-    aged(place, 2 * DAY)
-    assert clean_leftovers(tmp_path, "it") == [place]
-    assert hidden(tmp_path) == []
-
-
 def test_who_holds_the_file_lock_removes_at_once(tmp_path):
     def build() -> dict[str, np.ndarray]:
         return {"a": np.arange(3)}

@@ -157,8 +157,3 @@ def test_data_are_copies_with_gene_names():
     for array in (graph.weight, graph.normalised_weight, Graph.from_arrays(graph.arrays()).normalised_weight):
         with pytest.raises(ValueError, match="read-only"):
             array[0] = 7.0
-
-
-def test_arrays_that_lack_a_part():
-    with pytest.raises(ValueError, match="missing: go/weight"):
-        Graph.from_arrays({"go/nodes": np.array(["A"]), "go/edge_index": np.zeros((2, 0))}, "go/")

@@ -1,7 +1,6 @@
 """Cached graphs: one build per key, damaged files replaced, many processes at once."""
 
 import logging
-import threading
 
 import numpy as np
 import pytest
@@ -41,30 +40,3 @@ def test_damaged_file_is_replaced(tmp_path, caplog, damage):
     assert graph.weight.tolist() == [0.5]
     assert "rebuilt" in caplog.text
     assert cached_graph(tmp_path, {"a": 1}, fail).hash == graph.hash
-
-
-def test_failed_build_leaves_nothing(tmp_path):
-    with pytest.raises(AssertionError):
-        cached_graph(tmp_path, {"a": 1}, fail)
-    assert not list(tmp_path.glob("graph-*.npz"))
-    assert cached_graph(tmp_path, {"a": 1}, build).n_edges == 1
-
-
-def test_many_at_once_build_once(tmp_path):
-    calls, found = [], []
-
-    def slow() -> Graph:
-        calls.append(1)
-        threading.Event().wait(0.1)
-        return build()
-
-    threads = [
-        threading.Thread(target=lambda: found.append(cached_graph(tmp_path, {"a": 1}, slow).hash))
-        for _ in range(6)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(calls) == 1
-    assert found == [build().hash] * 6

@@ -104,16 +104,6 @@ def test_packaged_tables():
     assert not papers_of_screens & set(knowledge_table("literature").terms)
 
 
-def test_ancestors_are_added_to_the_direct_terms():
-    human, table = GeneAnnotation.human(), knowledge_table("go_ancestors")
-    column = {term: j for j, term in enumerate(table.terms)}
-    genes = table.genes[::50]
-    for gene, direct, every in zip(genes, human.rows(genes), table.rows(genes), strict=True):
-        kept = {column[human.terms[j]] for j in direct.indices if human.terms[j] in column}
-        assert kept <= set(every.indices), gene
-    assert table.matrix.nnz > 2 * human.matrix.nnz
-
-
 def test_a_table_is_read_when_it_is_used():
     check = (
         "import sys\n"

@@ -5,17 +5,13 @@ from typing import Any
 
 import anndata
 import h5py
-import numpy as np
 import pytest
 import zarr
 from scipy import sparse
 
 from gears import PertData
 from gears.data.reading.matrix import as_csr
-from gears.data.screen.cells import CellMatrix
 from gears.data.screen.prepare import prepare_screen
-from gears.files.formats import write_npz
-from gears.graphs import GeneAnnotation
 
 DAMAGE: dict[str, tuple[str, int, int, str]] = {
     "a column beyond": ("indices", 7, 10**8, "column numbers from 0 to 100000000 for 30 columns"),
@@ -89,27 +85,3 @@ def test_a_matrix_in_memory(what, toy_adata):
     with pytest.raises(ValueError, match=r"a sparse matrix has (column numbers|row bounds)"):
         prepare_screen(adata, Path("never"))
     assert not Path("never").exists()
-
-
-@pytest.mark.parametrize(
-    ("array", "place", "value"), [("indices", 3, 60_000), ("indptr", -1, 10**8), ("indptr", 2, 50)]
-)
-def test_an_annotation(array, place, value, tmp_path):
-    arrays = GeneAnnotation.from_dict({f"G{i}": {f"T{i % 4}", "T9"} for i in range(9)}).arrays()
-    arrays[array] = arrays[array].copy()
-    arrays[array][place] = value
-    with pytest.raises(ValueError, match=r"a\.npz cannot be read as an annotation"):
-        GeneAnnotation.from_path(write_npz(tmp_path / "a.npz", arrays))
-
-
-def test_whole_matrices_are_as_they_were(toy_adata, tmp_path):
-    """An empty matrix, one with room for more values than it has, and an untouched one."""
-    empty = sparse.csr_matrix((0, 30), dtype=np.float32)
-    assert as_csr(empty).shape == (0, 30)
-    whole = sparse.csr_matrix(toy_adata.X)
-    roomy = sparse.csr_matrix(whole.shape, dtype=np.float32)
-    roomy.data, roomy.indices = np.append(whole.data, 7.0), np.append(whole.indices, 10**6)
-    roomy.indptr = whole.indptr
-    np.testing.assert_array_equal(as_csr(roomy).toarray(), whole.toarray())
-    CellMatrix.write(tmp_path / "cells", [whole])
-    np.testing.assert_array_equal(CellMatrix(tmp_path / "cells", 30).csr().toarray(), whole.toarray())

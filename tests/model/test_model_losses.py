@@ -105,18 +105,6 @@ def test_the_likelihood_has_a_finite_minimiser_that_grows_with_noise():
     torch.testing.assert_close(logvar[0], y.square().mean(0).log(), rtol=1e-4, atol=1e-4)
 
 
-def test_batches_add_up():
-    config, values = SETTINGS["nll"], batch()
-    parts = []
-    for chosen in ([0, 1], [2, 3, 4], [5], []):
-        part = {key: v[chosen] if key.endswith(("_B", "_BG")) else v for key, v in values.items()}
-        parts.append(cell_loss(**part, config=config))
-    torch.testing.assert_close(torch.stack(parts).sum(), cell_loss(**values, config=config))
-    assert parts[-1].item() == 0
-    parts[-1].backward()
-    assert not values["delta_UG"].grad.any()
-
-
 def test_missing_log_variance_is_explained():
     values = {**batch(), "logvar_UG": None}
     with pytest.raises(ValueError, match="uncertainty=True"):

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from model_twin import GENES, HIDDEN, NODES, collapse, graph_of, small_network, twin_of
+from model_twin import GENES, HIDDEN, collapse, small_network, twin_of
 
-from gears.model.config import ModelConfig
 from gears.model.network import Fallback, GEARSNetwork
 
 PERTS = [[3], [], [1, 4], [3], [2], [4, 1], [], [], [0, 5, 7], [2], [3], [1]]
@@ -64,11 +63,6 @@ def test_permuting_cells_permutes_outputs(training):
     close(permuted, outputs[order], 1e-12)
 
 
-def test_a_batch_equals_single_cells_in_evaluation():
-    network = small_network().eval()
-    close(run(network, PERTS), torch.cat([run(network, [p]) for p in PERTS]), 1e-13)
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_coexpression_graph_reaches_every_cell(training):
     one = run(small_network(coexpress_seed=2).train(training), PERTS)
@@ -100,22 +94,6 @@ def test_batches_without_or_with_one_perturbed_cell(perts):
     assert all(torch.equal(after[name], before[name]) == untouched for name in fused)
     assert not torch.equal(after["bn_emb.running_mean"], before["bn_emb.running_mean"])
     assert all(torch.isfinite(value).all() for value in after.values())
-
-
-def test_rows_of_weight_zero_change_nothing_for_the_others():
-    row, node, weight, _ = collapse(PERTS)
-    extra_row = torch.cat([row, torch.tensor([len(weight)])])
-    extra_node, extra_weight = torch.cat([node, torch.tensor([8])]), torch.cat([weight, torch.zeros(1)])
-    one, other = small_network(), small_network()
-    close(other(extra_row, extra_node, extra_weight)[0][:-1], one(row, node, weight)[0], 1e-12)
-    for name, value in one.state_dict().items():
-        close(other.state_dict()[name], value, 1e-13)
-
-
-def test_graphs_without_edges_run():
-    none = (torch.zeros(2, 0, dtype=torch.long), torch.zeros(0))
-    network = GEARSNetwork(graph_of(NODES, *none), graph_of(GENES, *none), ModelConfig(hidden_size=HIDDEN))
-    assert torch.isfinite(run(network, PERTS)).all()
 
 
 def test_no_perturb_predicts_no_change_and_can_be_trained():

@@ -38,12 +38,6 @@ def test_boxes_are_quartiles_of_the_cells(names):
     assert "observed, 41 cells" in [text.get_text() for text in ax.get_legend().get_texts()]
 
 
-def test_by_default_the_genes_of_largest_observed_change(names, delta_UG):
-    ax = gene_changes(delta_UG[0], {}, names, n_genes=4)
-    expected = [names[gene] for gene in np.argsort(-np.abs(delta_UG[0]))[:4]]
-    assert [label.get_text() for label in ax.get_xticklabels()] == expected
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -88,12 +82,6 @@ def test_the_published_figure(model, tmp_path, by_label):
     np.testing.assert_allclose([line[0, 1] for line in means.get_segments()], change[places], rtol=1e-6)
     assert ax.get_title() == "GX00+GX01"
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_the_published_figure_of_fewer_genes_and_of_genes_as_a_list(model):
-    ax = model.plot_perturbation(["GX03"], n_genes=5)
-    assert len(ax.get_xticklabels()) == 5
-    assert ax.get_title() == "GX03+ctrl"
 
 
 def test_the_published_figure_is_shown_on_request_and_in_a_notebook(model, monkeypatch):

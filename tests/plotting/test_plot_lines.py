@@ -63,14 +63,6 @@ def test_calibration_lines_are_what_was_judged(judged, by_label):
         np.testing.assert_allclose(drawn[name].get_xydata(), one.bins[["predicted_sd", "error"]])
 
 
-@pytest.mark.parametrize("draw", [coverage_curve, error_against_spread], ids=["coverage", "error"])
-def test_no_or_too_many_methods_are_refused(draw, judged):
-    with pytest.raises(ValueError, match="0 methods to draw; expected one to 6, as a dict"):
-        draw({})
-    with pytest.raises(ValueError, match="7 methods to draw"):
-        draw({str(i): judged["right"] for i in range(7)})
-
-
 DIFFERENCES = pd.DataFrame(
     [
         ("add", "mse", -0.2, -0.3, -0.1, "model"),

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from gears.plotting import delta_heat_map, interaction_map
-from gears.plotting.maps import variable_genes
 
 
 def labels(axis) -> list[str]:
@@ -35,14 +34,6 @@ def test_what_falls_has_a_minus(names, conditions, delta_UG):
     places = {(int(y), int(x)) for x, y in np.asarray(signs.get_offsets())}
     assert places == {tuple(place) for place in np.argwhere(delta_UG < -0.15).tolist()}
     assert ax.images[0].get_clim() == (-1.0, 1.0)
-
-
-def test_chosen_genes_in_their_order(names, conditions, delta_UG):
-    ax = delta_heat_map(delta_UG, conditions, names, genes=["GENE9", 2])
-    assert labels(ax.xaxis) == ["GENE9", "GENE2"]
-    assert variable_genes(delta_UG[:1], 2).tolist() in (
-        sorted(np.argsort(-np.abs(delta_UG[0]))[:2], key=lambda gene: delta_UG[0, gene]),
-    )
 
 
 def test_wrong_heat_maps_are_refused(names, conditions, delta_UG):
@@ -83,11 +74,6 @@ def test_two_tables_have_a_triangle_each():
     assert math.isnan(shown[1, 3])
     assert shown[3, 1] == 1.9
     assert ax.get_xlabel() == "above the diagonal: model; below: cells"
-
-
-def test_a_score_without_a_neutral_value_has_one_sided_colours():
-    ax = interaction_map(UPPER.assign(dcor=[0.2, 0.4, 0.6]), score="dcor")
-    assert ax.images[0].get_clim() == (0.2, 0.6)
 
 
 def test_wrong_tables_are_refused():

@@ -36,12 +36,6 @@ def test_size_of_change_and_level_count(by_label):
     assert "up (0)" in by_label(volcano(np.ones(6), p))
 
 
-def test_names_of_the_largest_changes_only():
-    ax = volcano(DELTA, P, NAMES, n_labels=2)
-    assert {text.get_text() for text in ax.texts} == {"E", "B"}
-    assert not volcano(DELTA, np.ones(6), NAMES).texts
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

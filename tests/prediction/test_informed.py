@@ -74,11 +74,6 @@ def test_either_the_prior_or_the_graph_makes_genes_similar(model):
     assert source_of_genes(without_graph)["ALONE"] == "nothing"
 
 
-def test_known_genes_give_no_warning(model, caplog):
-    model.predict(["GX00", "GX20", "GX00+GX20"])
-    assert not warnings_of(caplog)
-
-
 @pytest.mark.parametrize("ending", ["h5ad", "zarr", "csv"])
 def test_files_hold_the_mark(saved, tmp_path, ending, caplog):
     path = tmp_path / f"predictions.{ending}"
@@ -89,11 +84,6 @@ def test_files_hold_the_mark(saved, tmp_path, ending, caplog):
     else:
         table = (anndata.read_h5ad if ending == "h5ad" else anndata.read_zarr)(path).obs
     assert table["informed_by"].to_dict() == WANTED
-
-
-def test_a_csv_of_known_genes_holds_genes_only(saved, tmp_path, model):
-    run_predict([str(saved), "GX00", "LIKE", "--output", str(tmp_path / "a.csv"), "--device", "cpu"])
-    assert list(pd.read_csv(tmp_path / "a.csv", index_col=0)) == model.gene_list
 
 
 def test_the_printed_table_holds_the_mark(saved, capsys):

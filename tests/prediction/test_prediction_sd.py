@@ -78,14 +78,6 @@ def test_every_way_to_predict_has_it(model, asked, tmp_path, network_weight):
     np.testing.assert_allclose(pairs.to_numpy(), model.predict(["+".join(genes)]).sd, rtol=1e-5)
 
 
-def test_a_saved_model_has_it(model, asked, tmp_path):
-    model.save_model(tmp_path / "model")
-    loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
-    ours, theirs = (one.predict(asked) for one in (model, loaded))
-    np.testing.assert_array_equal(theirs.sd, ours.sd)
-    np.testing.assert_array_equal(theirs.expression_UG, ours.expression_UG)
-
-
 def test_an_ensemble_adds_the_spread_of_its_members(model, pert_data, asked):
     rng = np.random.default_rng(0)
     members = []

@@ -135,22 +135,6 @@ def test_ranking_with_ties_nan_and_fewer_than_top(model, genes):
     assert len(model.rank_pairs(score, genes, chunk=5)) == len(kept)
 
 
-@pytest.mark.parametrize(("largest", "chunk"), [(True, 100), (False, 1000)])
-def test_equal_scores_keep_the_order_of_the_pairs(model, largest, chunk):
-    """780 pairs, three values: few enough values for many ties, enough pairs for a sort that is not stable to show."""
-
-    def value(condition: Condition) -> float:
-        return float(sum(int(gene[1:]) for gene in condition.genes) % 3)
-
-    pairs = list(stream.all_pairs(model.pert_list))
-    expected = sorted(pairs, key=lambda pair: -value(pair) if largest else value(pair))
-    table = model.rank_pairs(
-        lambda part: [value(pair) for pair in part.conditions], top=600, largest=largest, chunk=chunk,
-        genes=model.pert_list,
-    )  # fmt: skip
-    assert list(table["condition"]) == [pair.name for pair in expected[:600]]
-
-
 def with_prior(model: GEARS, network_weight: float, measured: tuple[tuple[int, ...], ...] = ()) -> GEARS:
     """The model with a prior of random coefficients over all its nodes, which measured some conditions."""
     rng, n_genes = np.random.default_rng(3), len(model.parts.gene_names)

@@ -34,13 +34,6 @@ def genes():
 SETS = tuple((node,) for node in range(9)) + tuple(combinations(range(6), 2))
 
 
-def test_features_of_few_genes_are_exact(genes):
-    found = gene_features(genes.members(SETS), genes, SHARED, OWN, SIMILAR)
-    expected_CC = specific_covariance(SETS, genes, SHARED, OWN, SIMILAR)
-    np.testing.assert_allclose(found.feature_CM @ found.feature_CM.T, expected_CC, atol=1e-12)
-    assert not found.rest_C.any()
-
-
 def test_features_of_many_genes_keep_every_variance_and_the_frequent_genes(genes):
     singles = [(node,) for node in range(9)] + [(0, 1), (0, 2)]
     found = gene_features(genes.members(singles), genes, SHARED, OWN, SIMILAR, 6)
@@ -133,17 +126,6 @@ def test_genes_that_features_omit_are_not_told_by_each_of_their_conditions(monke
     again = GenePrior.from_arrays(prior.arrays())
     np.testing.assert_array_equal(again(unseen), change_UG)
     np.testing.assert_array_equal(again.sd(unseen, change_UG), prior.sd(unseen, change_UG))
-
-
-def test_the_factor_by_features_is_that_by_pairs(make_data, monkeypatch):
-    data = make_data(noise=0.02, n_pairs=30, factor=synergy)
-    summed_CG = np.array([data.delta_CG[list(nodes)].sum(axis=0) for nodes in data.sets])
-    pairs = magnitude.fit_magnitude(data.sets, data.delta_CG, summed_CG, data.genes)
-    monkeypatch.setattr(magnitude, "MOST_EXACT", 5)
-    features = magnitude.fit_magnitude(data.sets, data.delta_CG, summed_CG, data.genes)
-    assert features[0].offset == pytest.approx(pairs[0].offset, abs=1e-9)
-    np.testing.assert_allclose(features[0].coefficient_T, pairs[0].coefficient_T, atol=1e-9)
-    np.testing.assert_allclose(features[1], pairs[1], atol=1e-9)
 
 
 def test_only_judged_conditions_are_judged(make_data):
