@@ -14,7 +14,6 @@ from gears.pertdata import PertData
 from gears.simulate import simulated_screen
 
 
-
 def in_scale(counts: np.ndarray, scale: str, target: float = 1e4) -> np.ndarray:
     """Counts (N, G) of all measured genes on a scale."""
     normalised = counts / np.maximum(counts.sum(1, keepdims=True), 1)

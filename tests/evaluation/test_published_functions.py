@@ -1,4 +1,4 @@
-"""The published analysis functions: against reference values, and on small input worked out by hand."""
+"""The published functions and the registered metrics: against reference values, and worked out by hand."""
 
 import json
 from dataclasses import dataclass
@@ -10,12 +10,24 @@ from anndata import AnnData, read_h5ad
 from scipy import sparse
 from scipy.stats import ttest_ind_from_stats
 
+from gears import PertData
+from gears.evaluation import Truth, condition_metrics
 from gears.inference import (
     compute_metrics,
     deeper_analysis,
     evaluate,
     non_dropout_analysis,
     non_zero_analysis,
+)
+from gears.utils import (
+    filter_pert_in_go,
+    get_genes_from_perts,
+    get_mean_control,
+    np_pearson_cor,
+    parse_any_pert,
+    parse_combo_pert,
+    parse_single_pert,
+    print_sys,
 )
 
 # the reference names these as depending on ranks that are not shipped
@@ -214,3 +226,74 @@ def test_evaluate_takes_any_module_that_is_called_with_a_batch():
     assert np.isnan(results["pred_de"][1]).all()
     assert results["pred_de"][2].tolist() == [13, 11]
     assert results["pert_cat"].tolist() == ["A+B", "ctrl", "B+A"] * 2
+
+
+# registered metric: (published function, its key)
+SHARED = {
+    "mse": ("compute_metrics_per_condition", "mse"),
+    "mse_top20_de": ("compute_metrics_per_condition", "mse_de"),
+    "pearson": ("compute_metrics_per_condition", "pearson"),
+    "pearson_delta": ("deeper_analysis", "pearson_delta"),
+    "pearson_delta_top20_de": ("deeper_analysis", "pearson_delta_top20_de"),
+    "direction_accuracy_top20": ("deeper_analysis", "frac_correct_direction_20"),
+    "within_one_sigma_top20": ("deeper_analysis", "frac_sigma_below_1"),
+    "mse_top20_de_non_dropout": ("non_dropout_analysis", "mse_top20_de_non_dropout"),
+}
+
+
+@pytest.mark.shared
+def test_registered_metrics_give_the_published_values(shared, tmp_path):
+    values = json.loads((shared / "reference" / "norman_subset_de_and_metrics.json").read_text())
+    data = PertData(tmp_path, default_pert_graph=False)
+    data.new_data_process("norman", read_h5ad(shared / "data" / "norman2019_subset.h5ad"))
+    conditions = list(values["metrics_input"])
+    predicted = np.array([values["metrics_input"][label] for label in conditions], dtype=np.float32)
+    truth = Truth.of(data.screen, conditions)
+    found = condition_metrics(predicted, truth, list(SHARED))
+    for column, (function, key) in enumerate(SHARED.values()):
+        expected = [values[function][label][key] for label in conditions]
+        np.testing.assert_allclose(found[:, column], expected, atol=1e-6, err_msg=key)
+
+
+def test_labels_are_parsed_in_their_own_order():
+    assert parse_single_pert("A+ctrl") == parse_single_pert(" ctrl + A ") == "A"
+    assert parse_combo_pert("B+A") == ("B", "A")
+    assert parse_any_pert("C+ctrl") == ["C"]
+    assert parse_any_pert("CTRL1+ctrlX") == ["CTRL1", "ctrlX"]  # the control is a token, never a substring
+    assert get_genes_from_perts(["B+A", "ctrl", "A+ctrl"]) == ["A", "B"]
+    assert get_genes_from_perts("B+ctrl") == ["B"]
+
+
+def test_wrong_number_of_genes_is_named():
+    with pytest.raises(ValueError, match="one perturbed gene"):
+        parse_single_pert("A+B")
+    with pytest.raises(ValueError, match="two perturbed genes"):
+        parse_combo_pert("A+ctrl")
+
+
+def test_conditions_within_the_graph():
+    assert filter_pert_in_go("A+ctrl", ["A"])
+    assert filter_pert_in_go("ctrl", [])
+    assert not filter_pert_in_go("A+B", ["A"])
+
+
+def test_mean_control():
+    adata = AnnData(
+        np.array([[1.0, 2], [3, 4], [9, 9]]),
+        pd.DataFrame({"condition": ["ctrl", "ctrl", "A+ctrl"]}, list("abc")),
+    )
+    assert get_mean_control(adata).tolist() == [2, 3]
+    with pytest.raises(ValueError, match="no control cells"):
+        get_mean_control(adata[2:])
+
+
+def test_correlation_of_columns():
+    x = np.array([[1.0, 1], [2, 1], [4, 1]])
+    r = np_pearson_cor(x, np.array([2.0, 4, 8]))
+    assert r[0, 0] == pytest.approx(1)
+    assert np.isnan(r[1, 0])
+
+
+def test_lines_go_to_stderr(capsys):
+    print_sys("a line")
+    assert capsys.readouterr() == ("", "a line\n")

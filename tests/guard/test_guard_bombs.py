@@ -6,8 +6,7 @@ import json
 import h5py
 import numpy as np
 import pytest
-from readers import GENES
-from user_files import make_mtx
+from readers import GENES, make_mtx
 
 from gears import cli
 from gears.data.reading.open import open_screen
