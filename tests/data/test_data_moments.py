@@ -1,4 +1,4 @@
-"""Moments equal to their definition whatever the chunks; differential expression equal to scanpy, scipy and the published."""
+"""Moments equal to their definition; differential expression equal to scanpy, scipy and the published lists."""
 
 import json
 
