@@ -304,3 +304,10 @@ def test_a_save_path_that_is_a_link_to_itself_is_named(pert_data, tmp_path):
     ):
         with pytest.raises(OSError, match="is a link that leads back to itself; remove it, or choose"):
             act()
+
+
+def test_training_works_where_gradients_are_switched_off(pert_data):
+    expected = trained(pert_data).model.state_dict()
+    with torch.no_grad():
+        found = trained(pert_data).model.state_dict()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())

@@ -165,3 +165,13 @@ def test_training_is_followed_and_ends_without_a_bar(terminal, tmp_path, toy_ada
     seen.clear()
     model.train(steps=2, verbose=False, **options)
     assert not [report for report in seen if report.what == "training"]
+
+
+def test_an_error_takes_the_bar_away(terminal):
+    def broken() -> Iterator[int]:
+        yield 1
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        list(followed(broken(), 2, "reading", "cells"))
+    assert not module._drawn

@@ -174,7 +174,7 @@ def test_a_file_and_memory_give_the_same_advice(toy_adata, tmp_path, caplog):
     adata.layers["columns"] = toy_adata.X.tocsc()  # its cells are not read; nor does its name tell a scale
     adata.write_h5ad(tmp_path / "toy.h5ad")
     with caplog.at_level("WARNING", logger="gears"):
-        PertData(tmp_path / "work").load(data_path=tmp_path / "toy.h5ad")
+        PertData(tmp_path / "work", default_pert_graph=False).load(data_path=tmp_path / "toy.h5ad")
     for advice in ("layer='raw' (", "layer='dense' (", "layer='umi' with normalize=True ("):
         assert f"pass {advice}" in caplog.text
         assert f"pass {advice}" in str(inspect_screen(adata))

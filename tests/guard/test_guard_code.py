@@ -1,6 +1,7 @@
 """The source itself: nothing unpickles freely, nothing is evaluated, nothing is imported that is not declared."""
 
 import ast
+import functools
 import re
 import sys
 import tomllib
@@ -30,9 +31,15 @@ REFUSED = {
 }
 
 
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """All nodes of a file."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
     """Every call of a file with the dotted name of what is called."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Call):
             yield ast.unparse(node.func), node
 
@@ -74,7 +81,7 @@ def test_functions_are_not_imported_past_the_scan():
     """``from pickle import loads`` would hide a call from the test above."""
     found = []
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.ImportFrom) and node.module in REFUSED:
                 names = {alias.name for alias in node.names} & set(REFUSED[node.module].split())
                 found += [f"{path.name}:{node.lineno}: {name}" for name in names]
@@ -134,7 +141,7 @@ def test_nothing_is_imported_that_is_not_declared():
     owners = metadata.packages_distributions()
     known, missing = declared(), set()
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.Import):
                 modules = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and not node.level:

@@ -20,9 +20,9 @@ def killed(adata: AnnData, folder: Path, moments: int) -> dict[str, dict[str, in
 
 @pytest.mark.slow
 def test_killed_while_preparing_and_saving(toy_template, tmp_path):
-    found = killed(toy_template, tmp_path, 6)
+    found = killed(toy_template, tmp_path, 3)
     for states in found.values():
-        assert states.get("first", 0) + states.get("second", 0) == 6
+        assert states.get("first", 0) + states.get("second", 0) == 3
 
 
 @pytest.mark.long
