@@ -168,7 +168,7 @@ def test_training_is_followed_and_ends_without_a_bar(terminal, tmp_path, toy_ada
 
 
 def test_an_error_takes_the_bar_away(terminal):
-    def broken() -> Iterator[int]:
+    def broken():
         yield 1
         raise KeyError
 
