@@ -12,7 +12,6 @@ import pytest
 from scipy import sparse
 
 from gears.files.formats import read_npz, write_npz
-from gears.graphs.annotation import GeneAnnotation
 from gears.simulate import Simulation, SimulationOptions, Truth, simulate_to_h5ad, simulated_screen
 from gears.simulate.effects import soft_threshold
 
@@ -49,23 +48,6 @@ def test_expression_is_log1p_of_normalised_counts():
     assert np.array_equal(counts, np.rint(counts))
     expected = np.log1p(counts / counts.sum(axis=1, keepdims=True) * 40)
     np.testing.assert_allclose(dense(adata), expected, rtol=1e-6)
-
-
-def test_symbols_are_real():
-    adata, truth = simulated_screen(**SMALL)
-    human = GeneAnnotation.human()
-    names = adata.var["gene_name"].tolist()
-    assert set(names) | set(truth.perturbed) <= set(human.genes)
-    assert len(set(names)) == 40
-    assert set(truth.perturbed) <= set(names)
-
-
-def test_own_annotation_with_invented_names(toy_go):
-    annotation = GeneAnnotation.from_dict(toy_go)
-    adata, truth = simulated_screen(**SMALL | {"n_genes": 20}, annotation=annotation)
-    assert set(adata.var_names) <= set(toy_go)
-    a, b = truth.perturbed[:2]
-    assert truth.go_similarity_PP[0, 1] == len(toy_go[a] & toy_go[b]) / len(toy_go[a] | toy_go[b])
 
 
 def test_same_seed_same_screen_other_seed_other_screen():
@@ -205,23 +187,6 @@ def test_effect_scale_and_share():
     assert not soft_threshold(np.ones((2, 2)), 0).any()
 
 
-def test_common_effect():
-    def mean_correlation(share):
-        independent = {"n_genes": 500, "n_singles": 40, "go_strength": 0.0, "target_effect": 0.0}
-        options = SimulationOptions(**independent, common_effect=share)
-        return np.corrcoef(Simulation(options).truth.gene_effect_PG)[np.triu_indices(40, 1)].mean()
-
-    assert abs(mean_correlation(0.0)) < 0.05
-    assert mean_correlation(0.6) > 0.3
-
-
-def test_low_rank():
-    options = SimulationOptions(n_genes=300, n_singles=30, low_rank=4, target_effect=0)
-    singular = np.linalg.svd(Simulation(options).truth.gene_effect_PG, compute_uv=False)
-    assert singular[4] < 1e-10 * singular[0]
-    assert singular[3] > 0.05 * singular[0]
-
-
 def test_interactions_are_of_the_recorded_kind():
     sizes = {"n_genes": 120, "n_singles": 10, "n_pairs": 20, "n_triples": 10}
     truth = Simulation(SimulationOptions(**sizes, interaction_share=0.6, interaction_size=0.5)).truth
@@ -284,36 +249,6 @@ def test_confounded_batches():
     own = by_condition.agg(lambda batches: batches.value_counts().max() / 30)
     assert own.mean() == pytest.approx(0.5 + 0.5 / 3, abs=0.08)
     assert half.drop(columns="batch").equals(simulated_screen(**sizes)[0].obs.drop(columns="batch"))
-
-
-def test_confounded_batches_do_not_change_the_truth():
-    sizes = SMALL | CONFOUNDED | {"cells_per_condition": 3000, "n_control": 3000}
-    adata, truth = simulated_screen(**sizes, batch_confounding=0.5)
-    assert np.array_equal(truth.delta_CG, simulated_screen(**sizes)[1].delta_CG)
-    X, condition_N, batch_N = dense(adata), adata.obs["condition"], adata.obs["batch"]
-    for condition in truth.conditions:
-        batches = [
-            X[(condition_N == condition.name) & (batch_N == batch)] for batch in batch_N.cat.categories
-        ]
-        mean_G = np.mean([cells.mean(axis=0) for cells in batches], axis=0)
-        variance_G = np.mean([cells.var(axis=0) / len(cells) for cells in batches], axis=0) / 3
-        error_G = (mean_G - truth.mean(condition)) / np.sqrt(variance_G)
-        assert np.sqrt((error_G**2).mean()) < 1.8  # 40 genes: the total's own noise counts more
-
-
-def test_control_means_of_batches_free_changes_from_confounding():
-    sizes = {"n_genes": 200, "n_singles": 20, "n_pairs": 0, "n_control": 300}
-    adata, truth = simulated_screen(**sizes, **CONFOUNDED, batch_confounding=1.0)
-    X, condition_N, batch_N = dense(adata), adata.obs["condition"], adata.obs["batch"]
-    control_G = X[condition_N == "ctrl"].mean(axis=0)
-    measured, matched = [], []
-    for condition in truth.conditions[1:]:
-        of_condition = condition_N == condition.name
-        mean_G, batch = X[of_condition].mean(axis=0), batch_N[of_condition].iloc[0]
-        of_batch_G = X[(condition_N == "ctrl") & (batch_N == batch)].mean(axis=0)
-        measured.append(np.corrcoef(mean_G - control_G, truth.delta(condition))[0, 1])
-        matched.append(np.corrcoef(mean_G - of_batch_G, truth.delta(condition))[0, 1])
-    assert np.mean(matched) > np.mean(measured) + 0.1
 
 
 def test_truth_access_and_file(tmp_path, small_screen_truth):
