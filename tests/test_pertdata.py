@@ -3,7 +3,6 @@
 import inspect
 import json
 import logging
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -274,40 +273,3 @@ def test_a_file_changed_after_preparing_is_warned_about(tmp_path, toy_adata, toy
     os.utime(tmp_path / "toy.h5ad", (later, later))
     PertData(tmp_path, gene2go=toy_go).load("toy")
     assert "toy.h5ad was changed after the prepared screen toy was made" in caplog.text
-
-
-@pytest.mark.parametrize("style", ["gears", "scperturb", "in contexts"])
-def test_each_label_is_parsed_once(style, toy_adata, divided, toy_go, tmp_path, monkeypatch):
-    """While a file is prepared; afterwards neither opening, splitting nor loading parses any."""
-    adata, options = toy_adata, {}
-    if style == "scperturb":
-        adata.obs["perturbation"] = [
-            "control" if label == "ctrl" else label.removesuffix("+ctrl").replace("+", "_")
-            for label in adata.obs.pop("condition")
-        ]
-        options = {"style": "auto"}
-    elif style == "in contexts":
-        adata, options = divided, {"context_key": "cell_type", "perturbation_type_key": "guide"}
-    adata.write_h5ad(tmp_path / "mine.h5ad")
-    parsed: Counter[str] = Counter()
-    parse = Condition.parse
-
-    def counted(label: str, **how: Any) -> Condition:
-        parsed[label] += 1
-        return parse(label, **how)
-
-    monkeypatch.setattr(Condition, "parse", counted)
-    data = PertData(tmp_path / "screens", gene2go=toy_go)
-    data.load(data_path=tmp_path / "mine.h5ad", **options)
-    assert set(parsed.values()) == {1}
-    plain = {label.split(" [")[0].split(" @ ")[0] for label in data.screen.labels}
-    assert plain <= set(parsed)
-    parsed.clear()
-    for _ in ("drawn", "from the cache"):
-        data = PertData(tmp_path / "screens", gene2go=toy_go)
-        data.load("mine")
-        data.prepare_split("simulation", seed=1)
-        data.get_dataloader(8)
-        for part in data.split.parts:
-            assert data.split.conditions(part)
-    assert not parsed

@@ -1,42 +1,15 @@
 """A prepared screen in a folder that may only be read: what is computed from it goes to the user's cache folder."""
 
-import contextlib
-import ctypes
 import logging
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from driving import closed
 
 from gears import GEARS, PertData
 from gears.files.cache import cached_arrays
-
-WRITES_ANYWHERE = 1 << 1  # CAP_DAC_OVERRIDE of Linux
-
-
-@contextlib.contextmanager
-def closed(folder: Path) -> Iterator[None]:
-    """`folder` and all below may only be read, by root too (this thread's right to write anywhere is given up)."""
-    folders = [folder, *(place for place in folder.rglob("*") if place.is_dir())]
-    for place in folders:
-        place.chmod(0o555)
-    libc, header = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0)
-    rights, fewer = (ctypes.c_uint32 * 6)(), (ctypes.c_uint32 * 6)()
-    libc.capget(header, rights)
-    fewer[:] = rights[:]
-    fewer[0] &= ~WRITES_ANYWHERE  # of the effective rights; the permitted ones stay
-    libc.capset(header, fewer)
-    try:
-        if os.access(folder, os.W_OK, effective_ids=True):
-            pytest.skip("this system lets the user write into read-only folders")
-        yield
-    finally:
-        libc.capset(header, rights)
-        for place in folders:
-            place.chmod(0o755)
 
 
 @pytest.fixture

@@ -80,19 +80,3 @@ def test_the_head_is_added_to_the_prior_and_saved_with_it(prior):
     without = GenePrior.from_arrays(prior.arrays())
     assert isinstance(without, GenePrior)
     assert without.head is None
-
-
-def test_arrays_of_a_head_that_do_not_fit_are_refused(prior):
-    arrays = head_of(prior).arrays()
-    with pytest.raises(ValueError, match="disagree on the number of genes"):
-        Head.from_arrays(arrays | {"mean_G": np.zeros(3)}, prior.column_P)
-    tables = ("noise_G", "control_mean_G", "control_sd_G", "profile_GK", "mean_G", "response_G")
-    fewer = {
-        f"head_{name}": arrays[name][:, 1:] if arrays[name].shape[0] == 1 else arrays[name][1:]
-        for name in tables
-    }
-    headed = dataclasses.replace(prior, head=head_of(prior))
-    with pytest.raises(ValueError, match="40 genes and its head for 39"):
-        GenePrior.from_arrays(headed.arrays() | fewer)
-    with pytest.raises(ValueError, match="expected 14 inputs"):
-        Head.from_arrays(arrays | {"layer_0": np.zeros((3, 4))}, prior.column_P)
