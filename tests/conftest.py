@@ -98,6 +98,17 @@ def small_screen():
     )
 
 
+@pytest.fixture(scope="session")
+def small_data(small_screen, tmp_path_factory):
+    """The small screen, prepared and split once; tests must not change it."""
+    from gears import PertData
+
+    data = PertData(tmp_path_factory.mktemp("small"), default_pert_graph=False)
+    data.new_data_process("small", small_screen[0].copy())
+    data.prepare_split("simulation", seed=1)
+    return data
+
+
 @pytest.fixture
 def small_screen_adata(small_screen):
     """A simulated screen, fresh for each test: 60 genes, 10 singles, 8 pairs (30 cells each), 100 controls."""

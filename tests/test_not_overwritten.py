@@ -46,8 +46,8 @@ def same_weights(left: dict[str, Any], right: dict[str, Any]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def pert_data(tmp_path_factory, small_screen):
-    return screen_in(tmp_path_factory.mktemp("screen"), small_screen[0])
+def pert_data(small_data):
+    return small_data
 
 
 @pytest.fixture(scope="module")

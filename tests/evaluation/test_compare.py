@@ -24,11 +24,8 @@ FEW = {"baselines": ["no_change", "train_mean", "additive"], **FAST}
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory, small_screen):
-    made = PertData(tmp_path_factory.mktemp("compared"), default_pert_graph=False)
-    made.new_data_process("small", small_screen[0].copy())
-    made.prepare_split("simulation", seed=1)
-    return made
+def data(small_data):
+    return small_data
 
 
 class Noisy:

@@ -156,11 +156,8 @@ def test_kinds_are_found_from_the_cells_and_ranked(known, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory, small_screen):
-    data = PertData(tmp_path_factory.mktemp("gi"), default_pert_graph=False)
-    data.new_data_process("small", small_screen[0].copy())
-    data.prepare_split("simulation", seed=1)
-    made = GEARS(data, device="cpu")
+def model(small_data):
+    made = GEARS(small_data, device="cpu")
     made.model_initialize(hidden_size=8)
     return made
 

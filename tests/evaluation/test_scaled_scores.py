@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gears import PertData
 from gears.evaluation import Predicted, Truth, comparison_table, condition_metrics, make_baseline
 from gears.evaluation.intervals import Bootstrap, difference_table, interval_table, scaled_by_weights
 from gears.evaluation.scoring import half_scores, scaled_shares, split_halves
@@ -22,11 +21,8 @@ METRICS = ["mse", "pearson_delta_ref", "rank", "discrimination", "centroid_accur
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory, small_screen):
-    made = PertData(tmp_path_factory.mktemp("small"), default_pert_graph=False)
-    made.new_data_process("small", small_screen[0].copy())
-    made.prepare_split("simulation", seed=1)
-    return made
+def data(small_data):
+    return small_data
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from gears import PertData
 from gears.conditions import Condition
 from gears.evaluation import (
     DECISIVE,
@@ -24,12 +23,8 @@ HALF = 1.6448536269514722
 
 
 @pytest.fixture(scope="module")
-def pert_data(tmp_path_factory, small_screen):
-    adata, _ = small_screen
-    data = PertData(tmp_path_factory.mktemp("sd"), default_pert_graph=False)
-    data.new_data_process("small", adata)
-    data.prepare_split("simulation", seed=1)
-    return data
+def pert_data(small_data):
+    return small_data
 
 
 def values(error_UG: np.ndarray, sd_UG: np.ndarray | None, **truth: np.ndarray) -> np.ndarray:
