@@ -180,8 +180,8 @@ def test_errors_of_perturbed_genes_themselves_are_no_errors_of_other_conditions(
         ratios.append(np.median(scale_G[is_target_G]) / np.median(scale_G[~is_target_G]))
     assert np.mean(ratios) == pytest.approx(1.0, abs=0.15)
     # and where changes are does not count them either
-    report = fitted_to(screen_of(0, target_sd=0.0, factor_sd=0.8, strength=0.3)[0]).report
-    assert report["sd"]["share_where_change_is"] > 0.35
+    priors = [fitted_to(screen_of(seed, target_sd=0.0, factor_sd=0.8, strength=0.3)[0]) for seed in range(2)]
+    assert np.mean([prior.report["sd"]["share_where_change_is"] for prior in priors]) > 0.35
 
 
 def test_the_mean_alone_is_as_wrong_as_conditions_differ():
