@@ -44,9 +44,8 @@ class Known:
         return np.array([self.screen.statistics.mean[self.screen.id_of(unit)] for unit in conditions])
 
 
-@pytest.mark.parametrize("split", ["simulation", "context_held_out"])
-def test_methods_are_compared_within_contexts(pert_data, split):
-    pert_data.prepare_split(split, seed=1)
+def test_methods_are_compared_within_contexts(pert_data):
+    pert_data.prepare_split("context_held_out", seed=1)
     estimator = GEARSEstimator(pert_data, network={"hidden_size": 8}, training=SHORT, seed=1, device="cpu")
     models = {"gears": estimator, "closed form": PriorEstimator(pert_data, refit=False), "known": Known()}
     scores = {

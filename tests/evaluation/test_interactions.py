@@ -121,7 +121,7 @@ def test_bad_changes_are_refused():
 @pytest.fixture(scope="module")
 def known():
     return simulated_screen(
-        n_genes=100, n_singles=10, n_pairs=15, cells_per_condition=80, n_control=400, effect_size=0.9,
+        n_genes=100, n_singles=14, n_pairs=30, cells_per_condition=80, n_control=400, effect_size=0.9,
         interaction_size=1.2, interaction_share=0.6, target_effect=0.0, seed=4,
     )  # fmt: skip
 
@@ -130,7 +130,7 @@ def test_kinds_of_a_simulated_screen_are_found_from_the_expected_changes(known):
     truth = known[1]
     table = interaction_table(dict(zip(truth.conditions, truth.delta_CG, strict=True)))
     kinds = table["condition"].map(lambda name: truth.interactions[Condition.parse(name)])
-    assert len(table) == 15
+    assert len(table) == 30
     assert (table["kind"] == kinds).all()
     strength = kinds.map({"suppression": -1, "additive": 0, "synergy": 1})
     assert spearmanr(table["strength"], strength).statistic > 0.9
@@ -148,7 +148,7 @@ def test_kinds_are_found_from_the_cells_and_ranked(known, tmp_path):
     strength = kinds.map({"suppression": -1, "additive": 0, "synergy": 1})
     assert spearmanr(table["strength"], strength).statistic > 0.85
     assert (table["kind"] == kinds).mean() > 0.8
-    assert table["rank"].tolist() == list(range(1, 16))
+    assert table["rank"].tolist() == list(range(1, 31))
     some = {c: truth.delta(c) for c in truth.conditions[:20]}
     assert interaction_table(some, by="dominance")["dominance"].is_monotonic_decreasing
     with pytest.raises(ValueError, match="did you mean 'dominance'"):
