@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 
 # No time limit per example: on a busy machine it fails by chance.
-settings.register_profile("gears", deadline=None, max_examples=50)
+settings.register_profile("gears", deadline=None, max_examples=25)
 settings.load_profile("gears")
 
 TOY_GENES = [f"GX{i:02d}" for i in range(30)]

@@ -288,7 +288,7 @@ def test_a_save_path_that_is_a_link_stays_one(pert_data, tmp_path):
     gears.predict_to_file(gears.pert_list[:1], output)
     assert output.is_symlink()
     assert output.is_file()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["big_disk", "data", "model", "predicted.h5ad"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["big_disk", "model", "predicted.h5ad"]
     assert sorted(path.name for path in (tmp_path / "big_disk").iterdir()) == ["model", "predicted.h5ad"]
 
 

@@ -17,6 +17,7 @@ from gears.data.splits import Split
 from gears.files.atomic import only_writer
 from gears.files.tensors import read_tensors
 from gears.model.folder import is_model
+from gears.report import write_report
 from gears.simulate import simulate_to_h5ad
 from gears.training.loggers import LOGGERS, LoggerSetup, Record, register
 
@@ -124,20 +125,24 @@ def test_a_folder_that_is_no_store_is_never_replaced(saved, name, tmp_path):
     assert mine.read_bytes() == MINE
 
 
-@pytest.mark.parametrize("name", ["summary.csv", "report.html"])
-def test_a_report_replaces_a_report_and_no_file_of_the_user(saved, pert_data, name, tmp_path, capsys):
+def test_a_report_replaces_a_report_and_no_file_of_the_user(saved, pert_data, tmp_path, capsys):
     model = GEARS(pert_data, device="cpu")
     model.load_pretrained(saved)
     scores: dict[str, Any] = {"n_split_half": 0, "metrics": ["relative_error"], "baselines": ["no_change"]}
-    (tmp_path / name).write_bytes(MINE)
-    with pytest.raises(FileExistsError, match=f"holds {name}, which are not of a report"):
-        model.evaluate(report=tmp_path, **scores)
-    assert main(["compare", str(pert_data.dataset_path), "--report", str(tmp_path)]) == 2
-    assert f"--report {tmp_path} holds {name}" in capsys.readouterr().err
-    assert (tmp_path / name).read_bytes() == MINE
-    for _ in range(2):
-        model.evaluate(report=tmp_path / "report", **scores)
-    assert (tmp_path / "report" / name).read_bytes() != MINE
+    for name in ("summary.csv", "report.html"):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        (folder / name).write_bytes(MINE)
+        with pytest.raises(FileExistsError, match=f"holds {name}, which are not of a report"):
+            model.evaluate(report=folder, **scores)
+        assert main(["compare", str(pert_data.dataset_path), "--report", str(folder)]) == 2
+        assert f"--report {folder} holds {name}" in capsys.readouterr().err
+        assert (folder / name).read_bytes() == MINE
+    table = model.evaluate(**scores)
+    write_report(table, tmp_path / "again")
+    before = (tmp_path / "again" / "report.html").stat().st_mtime_ns
+    model.evaluate(report=tmp_path / "again", **scores)
+    assert (tmp_path / "again" / "report.html").stat().st_mtime_ns > before
 
 
 def test_a_model_of_another_screen_is_not_replaced(saved, small_screen, tmp_path):
@@ -195,7 +200,7 @@ def test_an_earlier_model_stays_until_the_run_is_complete(pert_data, tmp_path, i
     new_model(pert_data).train(**options, save_path=str(path))
     first = weights_in(path)
 
-    longer = options | {"epochs": 4, "lr": 0.05, "save_path": str(path)}
+    longer = options | {"epochs": 3, "lr": 0.05, "save_path": str(path)}
     with pytest.raises(Interrupted):
         new_model(pert_data).train(**longer, loggers=[interrupting])
     assert same_weights(first, weights_in(path)), "the earlier model was replaced by a part of a run"
@@ -203,7 +208,7 @@ def test_an_earlier_model_stays_until_the_run_is_complete(pert_data, tmp_path, i
     assert is_model(unfinished)
 
     result = new_model(pert_data).train(**longer, resume=True)
-    assert len(result.history) == 4
+    assert len(result.history) == 3
     assert not same_weights(first, weights_in(path))
     assert not unfinished.exists()
 

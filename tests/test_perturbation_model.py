@@ -10,6 +10,7 @@ import pytest
 from gears import GEARS, PerturbationModel, simulated_screen
 
 QUIET = {"epochs": 1, "verbose": False, "evaluate_test": False}
+SMALL, FEW_NODES = {"hidden_size": 8}, {"default_pert_graph": False, "verbose": False}
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def adata():
 def test_three_lines_and_nothing_stays_on_disk(adata, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = adata.copy()
-    model = PerturbationModel(adata, device="cpu", network={"hidden_size": 8}, verbose=False)
+    model = PerturbationModel(adata, device="cpu", network=SMALL, **FEW_NODES)
     model.train(**QUIET)
     pair = next(label for label in adata.obs["condition"].unique() if "ctrl" not in label)
     predicted = model.predict([pair])
@@ -48,7 +49,7 @@ def test_the_rna_of_a_mudata_is_taken_with_the_labels_of_the_whole(adata, tmp_pa
     mudata.set_options(pull_on_update=False)
     mdata = mudata.MuData({"protein": protein, "rna": rna})
     mdata.obs["condition"] = labels
-    model = PerturbationModel(mdata, device="cpu", folder=tmp_path, network={"hidden_size": 8}, verbose=False)
+    model = PerturbationModel(mdata, device="cpu", folder=tmp_path, network=SMALL, **FEW_NODES)
     assert model.gears.gene_list == list(adata.var["gene_name"])
     with pytest.raises(ValueError, match=r"none of the modalities protein of the MuData.*pass the AnnData"):
         PerturbationModel(mudata.MuData({"protein": protein}), folder=tmp_path / "other")

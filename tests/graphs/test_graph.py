@@ -124,6 +124,7 @@ def test_normalised_weights_are_those_of_the_formula_and_kept_in_files():
             Graph.from_arrays({**arrays, "normalised_weight": wrong})
 
 
+@pytest.mark.long  # imports torch-geometric in a process of its own
 def test_building_a_graph_neither_warns_nor_changes_warning_filters():
     check = (
         "import warnings, numpy as np, torch, sys\n"
