@@ -167,10 +167,13 @@ def test_damaged_folders_are_named_and_made_again(toy_adata, tmp_path, caplog):
         PreparedScreen.open(folder)
 
 
-def test_other_format_versions_are_refused(toy_adata, tmp_path):
+def test_changed_manifests_and_other_format_versions_are_refused(toy_adata, tmp_path):
     folder = prepare_screen(toy_adata, tmp_path / "toy").folder
     manifest = read_json(folder / "manifest.json")
     assert manifest["versions"]["numpy"] == np.__version__
+    write_json(folder / "manifest.json", manifest | {"has_negative": True})
+    with pytest.raises(ValueError, match="was changed after it was written"):
+        PreparedScreen.open(folder)
     write_json(folder / "manifest.json", manifest | {"format_version": 99})
     with pytest.raises(ValueError, match="format version 99, this release reads 2"):
         PreparedScreen.open(folder)

@@ -136,17 +136,15 @@ def test_counts_are_negative_binomial():
 @pytest.mark.parametrize(
     "extra",
     [
-        {},
         {"n_batches": 3, "batch_size_effect": 0.3, "cell_types": 2},
         {"n_modules": 8, "n_batches": 3, "batch_size_effect": 0.3},
         {"network_degree": 8.0},
-        {"interaction_kinds": "masking"},
         {"interaction_kinds": "saturating"},
     ],
 )
 def test_truth_is_the_expected_expression(extra):
     """Means over thousands of cells agree with the truth within their standard errors."""
-    sizes = {"n_genes": 200, "n_singles": 3, "n_pairs": 1, "cells_per_condition": 3000, "n_control": 3000}
+    sizes = {"n_genes": 200, "n_singles": 3, "n_pairs": 1, "cells_per_condition": 6000, "n_control": 6000}
     share = {} if "network_degree" in extra else {"interaction_share": 1.0}
     adata, truth = simulated_screen(**sizes, **share, **extra)
     X = dense(adata)
