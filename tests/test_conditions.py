@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gears.conditions import CONTROL_LABEL, SEPARATOR, Condition, split_label
+from gears.conditions import CONTROL_LABEL, SEPARATOR, Condition
 
 GENE = st.text("ABCDctrlXYZ0123-/_.", min_size=1, max_size=8).filter(lambda gene: gene != CONTROL_LABEL)
 
@@ -72,7 +72,3 @@ def test_other_types_are_refused():
 def test_conditions_sort_and_print():
     assert sorted([Condition(("B",)), Condition(), Condition(("A", "C"))])[0].is_control
     assert repr(Condition.parse("B+A")) == "Condition('A+B')"
-
-
-def test_split_label_keeps_the_labels_own_order():
-    assert split_label(" ctrl +B") == ["ctrl", "B"]

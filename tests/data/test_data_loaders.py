@@ -149,22 +149,6 @@ def test_settings_check_themselves(options, message):
         LoaderSettings(**options)
 
 
-def test_parts_that_a_split_lacks_have_no_loader(toy_screen):
-    everything = make_split(toy_screen.labels, "no_split")
-    found = loaders(toy_screen, everything, 8)
-    assert list(found) == ["test_loader"]
-    cells = [cell for batch in found["test_loader"] for cell in batch.cell.tolist()]
-    assert cells == list(range(60, 216))  # no control cells, as published
-
-
-def test_the_callers_random_state_is_left_alone(toy_screen, split):
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    for loader in loaders(toy_screen, split, 8).values():
-        list(loader)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_test_batch_size_is_honoured(toy_screen, split):
     found = loaders(toy_screen, split, 8, test_batch_size=5)
     assert len(next(iter(found["train_loader"]))) == 8

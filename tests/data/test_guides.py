@@ -59,12 +59,6 @@ def test_targets_are_a_table_by_whichever_name_the_calls_use(column, tmp_path):
     assert labels(found) == ["AHR+KLF1", "ctrl"]
 
 
-def test_a_guide_without_a_target_is_named():
-    table = pd.DataFrame({"cell_barcode": ["a"], "feature_call": ["FOX_+_1|" + AHR]})
-    with pytest.raises(ValueError, match=r"targets of 1 guide are not given: FOX_\+_1;"):
-        add_guides(cells(["a"]), table, TARGETS)
-
-
 BARCODES = ["AAA-1", "CCC-1"]
 CALLS = {"lane1": [AHR, CONTROL], "lane2": [KLF1, AHR]}
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from gears.cli import main
-from gears.cli.parser import as_options
 from gears.data.checks.report import inspect_screen
 from gears.pertdata import PertData
 
@@ -122,12 +121,3 @@ def test_gears_inspect(toy_adata, tmp_path, capsys):
     assert main(["inspect", str(tmp_path / "absent.h5ad")]) == 2
     assert "there is no file or folder" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["toy.h5ad"]
-
-
-def test_remedies_in_the_spelling_of_the_command_line():
-    assert as_options("pass ctrl_label='a b', normalize=True") == "pass --ctrl-label 'a b', --normalize"
-    assert as_options("ctrl_label=['NT', 'x']") == """--ctrl-label '["NT", "x"]'"""
-    assert as_options("style='auto' or min_cells=2 (or more)") == "--style auto or --min-cells 2 (or more)"
-    assert as_options("skip_calc_de=False; gene_key=") == "--no-skip-calc-de; --gene-key"
-    no_options = "f(data_path=...) and x == 3 and unknown=3"
-    assert as_options(no_options) == no_options

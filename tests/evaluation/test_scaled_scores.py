@@ -54,14 +54,6 @@ def test_scaled_score_by_hand():
     assert scaled_score(np.array([0.5]), np.array([4.0]), np.array([1.0]), higher_is_better=False) > 1
 
 
-def test_undefined_floor_is_zero_and_undefined_values_are_left_out():
-    value, ceiling = np.array([0.4, np.nan, 0.2]), np.array([0.8, 0.5, np.nan])
-    score = scaled_score(value, np.full(3, np.nan), ceiling, higher_is_better=True)
-    assert score == pytest.approx(0.5)
-    shares = scaled_shares(value, np.full(3, np.nan), ceiling, higher_is_better=True)
-    assert np.isnan(shares[1:]).all()
-
-
 def test_train_mean_is_zero_on_the_scale_and_the_truth_is_above_one(data, truth):
     train_mean = make_baseline("train_mean").fit(data.screen, data.split).predict(truth.conditions)
     methods = {"train_mean": train_mean, "truth": truth.mean_UG}

@@ -24,14 +24,6 @@ def terms_of(annotation: GeneAnnotation) -> dict[str, set[str]]:
     }
 
 
-def test_from_dict_sorts_and_counts_a_term_once():
-    annotation = GeneAnnotation.from_dict(TERMS_OF)
-    assert annotation.genes == ["A", "B", "C"]
-    assert annotation.terms == ["t1", "t2", "t3"]
-    assert annotation.matrix.toarray().tolist() == [[0, 0, 1], [1, 1, 0], [0, 0, 0]]
-    assert len(annotation) == 3
-
-
 @given(st.dictionaries(st.text(min_size=1), st.sets(st.text("tuvwx", min_size=1, max_size=2)), max_size=8))
 def test_from_dict_keeps_every_pair_in_any_order(mapping):
     annotation = GeneAnnotation.from_dict(mapping)

@@ -184,13 +184,3 @@ def test_names_and_columns_must_agree():
         coexpression_graph(expression(), NAMES[:24])
     with pytest.raises(ValueError, match="more than once: g00"):
         coexpression_graph(expression(), [*NAMES[:24], "g00"])
-
-
-def test_input_is_not_changed():
-    x = expression()
-    matrix = sparse.csr_matrix(x)
-    before, data = x.copy(), matrix.data.copy()
-    coexpression_graph(x, NAMES)
-    coexpression_graph(matrix, NAMES)
-    assert np.array_equal(x, before)
-    assert np.array_equal(matrix.data, data)

@@ -126,8 +126,3 @@ def test_decimal_commas_are_named(name, number, tmp_path):
         ValueError, match=f"column {name!r} of .* use decimal commas .'{number}'.; write them with a"
     ):
         maker().make(path)
-
-
-def test_identifiers_joined_by_commas_are_no_numbers(tmp_path):
-    path = written(tmp_path, "e.csv", 'gene1,gene2,references\nA,B,"12345678,23456789"\nA,C,"23456789"\n')
-    assert set(edges(maker().make(path)).values()) == {1.0}

@@ -60,13 +60,6 @@ def test_marked_genes_differ_in_lightness_and_size(deltas):
     assert rgb_to_hsv(rest.get_facecolor()[0][:3])[1] == 0
 
 
-def test_no_change_is_undefined_and_drawn_all_the_same(deltas):
-    _, true, names = deltas
-    ax = predicted_vs_true(np.zeros(50), true, names)
-    assert ax.get_title() == "r = undefined"
-    assert predicted_vs_true(np.zeros(3), np.zeros(3)).get_xlim() == (-1, 1)
-
-
 def test_a_panel_per_condition_and_a_file(tmp_path, deltas):
     predicted, true, names = deltas
     control = np.ones(50)
