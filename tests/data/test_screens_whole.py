@@ -24,7 +24,7 @@ def trained(data: PertData, split: str, epochs: int = 1) -> GEARS:
         assert report.ok, str(report)
     model = GEARS(data, device="cpu")
     model.model_initialize(hidden_size=16)
-    result = model.train(epochs=epochs, objective="moments", verbose=False, evaluate_test=False)
+    result = model.train(epochs=epochs, objective="moments", prior=None, verbose=False, evaluate_test=False)
     assert len(result.history) == epochs
     table = model.evaluate("test", baselines=["additive"], n_split_half=1)
     values = table.loc[(table["method"] == "gears") & (table["metric"] == "mse"), "value"]
@@ -36,7 +36,9 @@ def trained(data: PertData, split: str, epochs: int = 1) -> GEARS:
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("name", REAL)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.long] if name != "papalexi2021" else []) for name in REAL]
+)
 def test_a_real_screen_from_file_to_score(name, shared, tmp_path):
     options, split = REAL[name]
     data = PertData(tmp_path, default_pert_graph=False)
