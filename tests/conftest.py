@@ -1,24 +1,15 @@
 """Fixtures that every room's tests share: invented screens and the reference folder."""
 
-from __future__ import annotations
-
 import logging
 import os
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
-if TYPE_CHECKING:
-    from anndata import AnnData
-
-    from gears.simulate import Truth
-
 # No time limit per example: on a busy machine it fails by chance.
-settings.register_profile("gears", deadline=None, max_examples=50)
+settings.register_profile("gears", deadline=None, max_examples=25)
 settings.load_profile("gears")
 
 TOY_GENES = [f"GX{i:02d}" for i in range(30)]
@@ -28,7 +19,7 @@ TOY_LABELS = ["ctrl", *TOY_SINGLES, *TOY_PAIRS]
 
 
 @pytest.fixture(autouse=True)
-def as_a_new_process_logs() -> Iterator[None]:
+def as_a_new_process_logs():
     """Each test starts with the package's logger as it is after an import, whatever ran before in this process."""
     logger = logging.getLogger("gears")
     before = logger.level, logger.propagate, logger.handlers[:]
@@ -40,7 +31,7 @@ def as_a_new_process_logs() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shared() -> Path:
+def shared():
     """Folder with real screens and reference values; tests that need it skip where it is absent."""
     folder = os.environ.get("GEARS_SHARED")
     path = Path(folder) if folder else Path(__file__).resolve().parents[2] / "shared"
@@ -50,7 +41,7 @@ def shared() -> Path:
 
 
 @pytest.fixture(scope="session")
-def toy_go() -> dict[str, set[str]]:
+def toy_go():
     """GO stand-in of the toy screen: every gene has 5 of 15 invented terms, so that neighbours exist."""
     rng = np.random.default_rng(7)
     return {
@@ -60,7 +51,7 @@ def toy_go() -> dict[str, set[str]]:
 
 
 @pytest.fixture
-def toy_adata(toy_template: AnnData) -> AnnData:
+def toy_adata(toy_template):
     """The toy screen, a fresh copy for each test.
 
     216 cells x 30 genes: 60 control cells, 8 singles and 5 pairs of 12 cells
@@ -72,7 +63,7 @@ def toy_adata(toy_template: AnnData) -> AnnData:
 
 
 @pytest.fixture(scope="session")
-def toy_template() -> AnnData:
+def toy_template():
     import pandas as pd
     from anndata import AnnData
     from scipy import sparse
@@ -99,7 +90,7 @@ def toy_template() -> AnnData:
 
 
 @pytest.fixture(scope="session")
-def small_screen() -> tuple[AnnData, Truth]:
+def small_screen():
     from gears.simulate import simulated_screen
 
     return simulated_screen(
@@ -107,14 +98,25 @@ def small_screen() -> tuple[AnnData, Truth]:
     )
 
 
+@pytest.fixture(scope="session")
+def small_data(small_screen, tmp_path_factory):
+    """The small screen, prepared and split once; tests must not change it."""
+    from gears import PertData
+
+    data = PertData(tmp_path_factory.mktemp("small"), default_pert_graph=False)
+    data.new_data_process("small", small_screen[0].copy())
+    data.prepare_split("simulation", seed=1)
+    return data
+
+
 @pytest.fixture
-def small_screen_adata(small_screen: tuple[AnnData, Truth]) -> AnnData:
+def small_screen_adata(small_screen):
     """A simulated screen, fresh for each test: 60 genes, 10 singles, 8 pairs (30 cells each), 100 controls."""
     return small_screen[0].copy()
 
 
 @pytest.fixture
-def small_screen_truth(small_screen: tuple[AnnData, Truth]) -> Truth:
+def small_screen_truth(small_screen):
     """What the small screen was drawn from (see :class:`gears.simulate.Truth`)."""
     return small_screen[1]
 
@@ -123,7 +125,7 @@ LINE_LABELS = ["ctrl", *(f"GX{i:02d}+ctrl" for i in range(8)), "GX00+GX01", "GX0
 
 
 @pytest.fixture(scope="session")
-def divided() -> AnnData:
+def divided():
     """Two lines in two batches; GX05 to GX07 by activation in both, the others by interference."""
     import pandas as pd
     from anndata import AnnData

@@ -1,13 +1,18 @@
-"""Drivers of tests that kill processes: scripts that say what they found in one line."""
+"""What tests of several rooms share: drivers that run in a process of their own, and folders that may only be read."""
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 
 def found_by(driver: Path, *arguments: Any) -> dict[str, Any]:
@@ -29,3 +34,28 @@ def cut_off(path: Path, within: str) -> None:
     last = next(file for file in files if file.name.startswith(within) and "step-0000000" not in file.name)
     for file in files[files.index(last) + 1 :]:
         file.unlink()
+
+
+WRITES_ANYWHERE = 1 << 1  # CAP_DAC_OVERRIDE of Linux
+
+
+@contextlib.contextmanager
+def closed(folder: Path) -> Iterator[None]:
+    """`folder` and all below may only be read, by root too (this thread's right to write anywhere is given up)."""
+    folders = [folder, *(place for place in folder.rglob("*") if place.is_dir())]
+    for place in folders:
+        place.chmod(0o555)
+    libc, header = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0)
+    rights, fewer = (ctypes.c_uint32 * 6)(), (ctypes.c_uint32 * 6)()
+    libc.capget(header, rights)
+    fewer[:] = rights[:]
+    fewer[0] &= ~WRITES_ANYWHERE  # of the effective rights; the permitted ones stay
+    libc.capset(header, fewer)
+    try:
+        if os.access(folder, os.W_OK, effective_ids=True):
+            pytest.skip("this system lets the user write into read-only folders")
+        yield
+    finally:
+        libc.capset(header, rights)
+        for place in folders:
+            place.chmod(0o755)

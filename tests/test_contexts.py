@@ -1,15 +1,10 @@
 """Screens of several contexts, batches and types of perturbation, from preparing to a saved model."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import anndata
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from anndata import AnnData
 
 from gears import GEARS, PertData
 from gears.train_distributed import train_multi_gpu
@@ -17,33 +12,32 @@ from gears.train_distributed import train_multi_gpu
 GENES = [f"GX{i:02d}" for i in range(30)]
 
 
-@pytest.fixture
-def pert_data(tmp_path: Path, divided: AnnData, toy_go: dict) -> PertData:
-    data = PertData(tmp_path / "data", gene2go=toy_go)
-    data.new_data_process(
-        "lines", divided, context_key="cell_type", batch_key=["batch"], perturbation_type_key="guide"
-    )
+DIVISION = {"context_key": "cell_type", "batch_key": ["batch"], "perturbation_type_key": "guide"}
+
+
+@pytest.fixture(scope="module")
+def pert_data(tmp_path_factory, divided, toy_go):
+    """Each test begins with a split of its own."""
+    data = PertData(tmp_path_factory.mktemp("contexts"), gene2go=toy_go)
+    data.new_data_process("lines", divided, **DIVISION)
     return data
 
 
 def trained(data: PertData, **options) -> GEARS:
     model = GEARS(data, device="cpu")
     model.model_initialize(hidden_size=8, mask_target=options.pop("mask_target", False))
-    model.train(**{"epochs": 3, "objective": "moments", "verbose": False, "evaluate_test": False} | options)
+    model.train(**{"epochs": 2, "objective": "moments", "verbose": False, "evaluate_test": False} | options)
     return model
 
 
-def test_one_context_is_the_model_without_contexts(tmp_path: Path, toy_adata: AnnData, toy_go: dict) -> None:
+def test_one_context_is_the_model_without_contexts(tmp_path, toy_adata, toy_go):
     """Screen, split, prior, training and predictions are the same to the last bit."""
     models = []
-    for name, options in (
-        ("plain", {}),
-        ("one", {"context_key": "cell_type", "batch_key": "cell_type"}),
-    ):
+    for name, options in (("plain", {}), ("one", {"context_key": "cell_type", "batch_key": "cell_type"})):
         data = PertData(tmp_path / name, gene2go=toy_go)
         data.new_data_process("toy", toy_adata, **options)
         data.prepare_split("simulation", seed=1)
-        models.append(trained(data, epochs=2))
+        models.append(trained(data))
     plain, one = models
     assert one.parts.contexts.contexts == ("cellA",)
     state, placed = plain.best_model.state_dict(), one.best_model.state_dict()
@@ -51,15 +45,13 @@ def test_one_context_is_the_model_without_contexts(tmp_path: Path, toy_adata: An
     assert all(torch.equal(state[key], placed[key]) for key in state)
     want, found = plain.predict(["GX00", "GX02+GX09"]), one.predict(["GX00", "GX02+GX09"])
     np.testing.assert_array_equal(found.expression_UG, want.expression_UG)
-    table, own = plain.evaluate("test", n_split_half=0), one.evaluate("test", n_split_half=0)
+    table, own = (model.evaluate("test", n_split_half=0, baselines=["additive"]) for model in models)
     pd.testing.assert_series_equal(own["value"], table["value"])
     assert set(own["context"]) == {"cellA"}
 
 
 @pytest.mark.parametrize("objective", ["moments", "cells"])
-def test_contexts_and_types_from_training_to_a_saved_model(
-    tmp_path: Path, pert_data: PertData, objective: str
-) -> None:
+def test_contexts_and_types_from_training_to_a_saved_model(tmp_path, pert_data, objective):
     pert_data.prepare_split("simulation", seed=1)
     if objective == "cells":
         pert_data.get_dataloader(32)
@@ -73,11 +65,12 @@ def test_contexts_and_types_from_training_to_a_saved_model(
     np.testing.assert_allclose(one.expression_UG[0], everywhere["GX00+ctrl [CRISPRi] @ L2"], atol=1e-6)
     means = {unit.context: i for i, unit in enumerate(pert_data.screen.conditions) if unit.is_control}
     np.testing.assert_allclose(one.control_mean_G[0], pert_data.screen.statistics.mean[means["L2"]])
-    table = model.evaluate("test", n_split_half=2)
+    baselines = ["additive", "train_mean", "no_change"]
+    table = model.evaluate("test", n_split_half=1, baselines=baselines)
     units = pert_data.split.conditions("test")
     assert set(table["condition"]) - {"*"} == {unit.name for unit in units}
     assert set(table["context"]) == {"L1", "L2"}
-    assert {"gears", "additive", "train_mean", "no_change"} <= set(table["method"])
+    assert {"gears", *baselines} <= set(table["method"])
     model.save_model(tmp_path / "model")
     loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
     np.testing.assert_array_equal(
@@ -98,7 +91,7 @@ def test_contexts_and_types_from_training_to_a_saved_model(
     ]
 
 
-def test_a_context_that_training_never_saw(pert_data: PertData) -> None:
+def test_a_context_that_training_never_saw(pert_data):
     pert_data.prepare_split("context_held_out", test_contexts="L2")
     model = trained(pert_data)
     placing = model.best_model.placing
@@ -107,13 +100,13 @@ def test_a_context_that_training_never_saw(pert_data: PertData) -> None:
     one, two = model.predict(["GX00+ctrl [CRISPRi] @ L1", "GX00+ctrl [CRISPRi] @ L2"], clip=False).delta_UG
     # the change is that of the context that was trained on, but for what that has of its own
     assert np.corrcoef(one[1:], two[1:])[0, 1] > 0.8
-    table = model.evaluate("test", n_split_half=0)
+    table = model.evaluate("test", n_split_half=0, baselines=["additive"])
     assert set(table["context"]) == {"L2"}
     scores = table[table["metric"] == "pearson_delta"].groupby("method")["value"].mean()
     assert scores["additive"] > 0.5  # the same condition's change in the other context
 
 
-def test_own_genes_are_masked_in_loss_and_metrics(pert_data: PertData) -> None:
+def test_own_genes_are_masked_in_loss_and_metrics(pert_data):
     from gears.model.config import ModelConfig
     from gears.training.tables import condition_tables
 
@@ -129,7 +122,8 @@ def test_own_genes_are_masked_in_loss_and_metrics(pert_data: PertData) -> None:
         assert torch.equal(masked[row, rest], plain[row, rest])
     model = trained(pert_data, mask_target=True)
     assert model.config["mask_target"]
-    own, whole = (model.evaluate("test", n_split_half=0, **more) for more in ({}, {"mask_target": False}))
+    scores = {"metrics": ["mse"], "baselines": ["no_change"], "n_split_half": 0}
+    own, whole = (model.evaluate("test", **scores, **more) for more in ({}, {"mask_target": False}))
     unit = pert_data.split.conditions("test")[0]
     predicted = model.predict([unit]).expression_UG[0]
     true = screen.statistics.mean[screen.id_of(unit)]
@@ -140,7 +134,7 @@ def test_own_genes_are_masked_in_loss_and_metrics(pert_data: PertData) -> None:
         np.testing.assert_allclose(table.loc[row, "value"], want, rtol=1e-10)
 
 
-def test_batches_alone_are_taken_out_of_the_changes(tmp_path: Path, divided: AnnData, toy_go: dict) -> None:
+def test_batches_alone_are_taken_out_of_the_changes(tmp_path, divided, toy_go):
     """One line: with a batch that most cells of a condition come from, matched changes are those within batches."""
     cells = divided[divided.obs["cell_type"] == "L1"]
     lost = (cells.obs["batch"] == "b1") & (cells.obs["condition"] == "GX00+ctrl")
@@ -160,27 +154,16 @@ def test_batches_alone_are_taken_out_of_the_changes(tmp_path: Path, divided: Ann
     assert np.isfinite(trained(data).predict(["GX00"])["GX00"]).all()
 
 
-def test_two_workers_are_one_with_contexts_graphs_and_types(
-    tmp_path: Path, divided: AnnData, toy_go: dict
-) -> None:
+def test_two_workers_are_one_with_contexts_graphs_and_types(tmp_path, divided, toy_go):
     """Everything of its own at once: prior, contexts, types, masked targets, own graphs and vectors."""
     vectors = pd.DataFrame(np.random.default_rng(1).normal(size=(30, 5)), index=GENES)
     table = pd.DataFrame({"source": GENES[:-1], "target": GENES[1:], "weight": 1.0})
-    network = {
-        "hidden_size": 8,
-        "mask_target": True,
-        "G_go": ["go", table, {"embedding": vectors, "k": 3}],
-        "pert_embedding": vectors,
-    }
-    processing = {
-        "context_key": "cell_type",
-        "batch_key": ["batch"],
-        "perturbation_type_key": "guide",
-    }
-    training = {"epochs": 4, "objective": "moments", "dtype": "float64", "verbose": False}
+    own = {"G_go": ["go", table, {"embedding": vectors, "k": 3}], "pert_embedding": vectors}
+    network = {"hidden_size": 8, "mask_target": True, **own}
+    training = {"epochs": 2, "objective": "moments", "dtype": "float64", "verbose": False}
     split = {"split": "simulation", "seed": 1}
     data = PertData(tmp_path / "data", gene2go=toy_go)
-    data.new_data_process("lines", divided, **processing)
+    data.new_data_process("lines", divided, **DIVISION)
     data.prepare_split(**split)
     alone = GEARS(data, device="cpu")
     alone.model_initialize(**network)
@@ -188,7 +171,7 @@ def test_two_workers_are_one_with_contexts_graphs_and_types(
     result = train_multi_gpu(
         tmp_path / "data", "lines", split,
         {"save_path": tmp_path / "model", "model_config": network, "batch_size": 4, **training},
-        n_gpus=2, device="cpu", data_config={"gene2go": toy_go, **processing},
+        n_gpus=2, device="cpu", data_config={"gene2go": toy_go, **DIVISION},
     )  # fmt: skip
     assert "embedding_ridge" in set(result.table["method"])
     both = GEARS.from_pretrained(tmp_path / "model", device="cpu")
@@ -196,17 +179,14 @@ def test_two_workers_are_one_with_contexts_graphs_and_types(
     state = alone.best_model.state_dict()
     for name, value in both.best_model.state_dict().items():
         torch.testing.assert_close(value, state[name], atol=1e-6, rtol=0, msg=name)
-    np.testing.assert_allclose(
-        both.predict(["GX00", "GX03+GX06"]).expression_UG,
-        alone.predict(["GX00", "GX03+GX06"]).expression_UG,
-        atol=1e-7,
-    )
+    one_UG, both_UG = (model.predict(["GX00", "GX03+GX06"]).expression_UG for model in (alone, both))
+    np.testing.assert_allclose(both_UG, one_UG, atol=1e-7)
     assert set(result.table["context"]) == {"L1", "L2"}
 
 
 @pytest.mark.shared
 @pytest.mark.long
-def test_three_lines_and_one_left_out(tmp_path: Path, shared: Path) -> None:
+def test_three_lines_and_one_left_out(tmp_path, shared):
     """A real screen of three glioma lines: trained over all, and with each line left out in turn."""
     data = PertData(tmp_path)
     screen = anndata.read_h5ad(shared / "data" / "mcfaline2023_subset.h5ad")
@@ -227,7 +207,7 @@ def test_three_lines_and_one_left_out(tmp_path: Path, shared: Path) -> None:
         assert scores["gears"] < scores["additive"]
 
 
-def test_a_context_is_plotted_against_its_own_control(pert_data: PertData) -> None:
+def test_a_context_is_plotted_against_its_own_control(pert_data):
     pert_data.prepare_split("simulation", seed=1)
     model = trained(pert_data, epochs=1, prior=None)
     screen, label = pert_data.screen, "GX00+ctrl [CRISPRi] @ L2"

@@ -1,13 +1,9 @@
 """What users of earlier packages met, where no other test covers it."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys
 import textwrap
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,9 +12,6 @@ from gears.data.screen.prepare import folder_name, prepare_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.gears import GEARS
 from gears.pertdata import PertData
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 Go = dict[str, set[str]]
 PARTS = {
@@ -29,7 +22,7 @@ PARTS = {
 
 
 @pytest.fixture
-def data(tmp_path: Path, toy_adata: AnnData, toy_go: Go) -> PertData:
+def data(tmp_path, toy_adata, toy_go):
     found = PertData(tmp_path / "data", gene2go=toy_go)
     found.new_data_process("toy", toy_adata)
     return found
@@ -40,18 +33,13 @@ def edges(data: PertData, parts: dict[str, list[str]]) -> tuple[np.ndarray, np.n
     data.prepare_split("custom", split_dict=parts)
     model = GEARS(data, device="cpu")
     model.model_initialize(hidden_size=8, coexpress_threshold=0.1)
-    assert model.parts is not None
     return np.asarray(model.parts.coexpress.edge_index), np.asarray(model.parts.go.edge_index)
 
 
-def test_coexpression_follows_the_custom_split(
-    data: PertData, tmp_path: Path, toy_adata: AnnData, toy_go: Go
-) -> None:
+def test_coexpression_follows_the_custom_split(data, tmp_path, toy_adata, toy_go):
     """Two custom splits on one data set: the second has its own edges, those that a fresh folder gives."""
-    other = PARTS | {
-        "train": ["ctrl", "GX05+ctrl", "GX06+ctrl", "GX07+ctrl"],
-        "test": ["GX00+ctrl", "GX00+GX01"],
-    }
+    train, test = ["ctrl", "GX05+ctrl", "GX06+ctrl", "GX07+ctrl"], ["GX00+ctrl", "GX00+GX01"]
+    other = PARTS | {"train": train, "test": test}
     first, second = edges(data, PARTS)[0], edges(data, other)[0]
     fresh = PertData(tmp_path / "fresh", gene2go=toy_go)
     fresh.new_data_process("toy", toy_adata)
@@ -60,15 +48,13 @@ def test_coexpression_follows_the_custom_split(
     assert first.shape != second.shape or not np.array_equal(first, second)
 
 
-def test_a_training_part_of_doubles_only(data: PertData) -> None:
+def test_a_training_part_of_doubles_only(data):
     """All training cells enter the co-expression, whatever their label."""
     doubles = {"train": ["GX00+GX01", "GX02+GX03", "GX04+GX05"], "val": ["GX00+GX02"], "test": ["GX01+GX03"]}
     assert edges(data, doubles)[0].shape[1] > 0
 
 
-def test_the_go_graph_follows_the_annotation_and_the_folder(
-    data: PertData, tmp_path: Path, toy_adata: AnnData, toy_go: Go
-) -> None:
+def test_the_go_graph_follows_the_annotation_and_the_folder(data, tmp_path, toy_adata, toy_go):
     """Same data set name, another annotation or another project: never the first one's edges."""
     first = edges(data, PARTS)[1]
     turned = {gene: toy_go[other] for gene, other in zip(toy_go, reversed(list(toy_go)), strict=True)}
@@ -80,21 +66,17 @@ def test_the_go_graph_follows_the_annotation_and_the_folder(
     np.testing.assert_array_equal(edges(elsewhere, PARTS)[1], edges(same_folder, PARTS)[1])
 
 
-def test_one_perturbation_is_a_clear_refusal(toy_adata: AnnData, toy_go: Go, tmp_path: Path) -> None:
+def test_one_perturbation_is_a_clear_refusal(toy_adata, toy_go, tmp_path):
     data = PertData(tmp_path, gene2go=toy_go)
     data.new_data_process("one", toy_adata[:72].copy())
-    for split in ("simulation", "no_test", "single"):
-        for mode in ("published", "strict"):
-            with pytest.raises(
-                ValueError, match=r"without a perturbed condition.* of 1 single and 0 combinations"
-            ):
-                data.prepare_split(split, mode=mode)
+    words = r"without a perturbed condition.* of 1 single and 0 combinations"
+    for split, mode in (("simulation", "published"), ("no_test", "strict"), ("single", "strict")):
+        with pytest.raises(ValueError, match=words):
+            data.prepare_split(split, mode=mode)
     data.prepare_split("no_split")
 
 
-def test_nothing_is_printed_the_second_time_either(
-    toy_adata: AnnData, toy_go: Go, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_printed_the_second_time_either(toy_adata, toy_go, tmp_path, capsys):
     for _ in range(2):
         data = PertData(tmp_path, gene2go=toy_go)
         data.new_data_process("toy", toy_adata)
@@ -106,7 +88,7 @@ def test_nothing_is_printed_the_second_time_either(
     assert shown.out == shown.err == ""
 
 
-def test_a_replaced_h5ad_is_noticed(data: PertData, toy_adata: AnnData) -> None:
+def test_a_replaced_h5ad_is_noticed(data, toy_adata):
     """Graphs and tables of other values are not used silently: the folder no longer fits its manifest."""
     toy_adata.X = toy_adata.X * 0
     toy_adata.write_h5ad(data.screen.folder / "perturb_processed.h5ad")
@@ -115,14 +97,12 @@ def test_a_replaced_h5ad_is_noticed(data: PertData, toy_adata: AnnData) -> None:
 
 
 @pytest.mark.parametrize("name", ["", " ", "a/b", "a\\b", "..", "C:x", ".hidden"])
-def test_names_that_are_paths_are_refused(name: str) -> None:
+def test_names_that_are_paths_are_refused(name):
     with pytest.raises(ValueError, match="cannot name a folder"):
         folder_name(name)
 
 
-def test_batches_say_which_measured_genes_are_perturbed(
-    toy_adata: AnnData, toy_go: Go, tmp_path: Path
-) -> None:
+def test_batches_say_which_measured_genes_are_perturbed(toy_adata, toy_go, tmp_path):
     data = PertData(tmp_path, gene2go=toy_go)
     data.new_data_process("toy", toy_adata[:, 1:].copy())  # GX00 is perturbed, but not measured
     data.prepare_split("no_split")
@@ -137,17 +117,11 @@ def test_batches_say_which_measured_genes_are_perturbed(
     assert seen == {"GX00"}
 
 
-def test_perturbed_cells_always_carry_their_perturbation(
-    toy_adata: AnnData, toy_go: Go, tmp_path: Path
-) -> None:
+def test_perturbed_cells_always_carry_their_perturbation(toy_adata, toy_go, tmp_path):
     """Blanks, mirrored and unannotated genes, triples: never [-1], never a part of the genes only."""
     labels = toy_adata.obs["condition"].astype(str).to_numpy()
-    new = {
-        "GX00+ctrl": " GX00 + ctrl",
-        "GX01+ctrl": "ctrl+GX01",
-        "GX02+GX03": "GX03+NOVEL1",
-        "GX04+GX05": "GX04+GX05+GX06",
-    }
+    new = {"GX00+ctrl": " GX00 + ctrl", "GX01+ctrl": "ctrl+GX01"}
+    new |= {"GX02+GX03": "GX03+NOVEL1", "GX04+GX05": "GX04+GX05+GX06"}
     toy_adata.obs["condition"] = [new.get(label, label) for label in labels]
     data = PertData(tmp_path, gene2go=toy_go)
     data.new_data_process("toy", toy_adata)
@@ -161,9 +135,7 @@ def test_perturbed_cells_always_carry_their_perturbation(
     assert n == 156
 
 
-def test_negative_values_and_clipping_go_together(
-    toy_adata: AnnData, toy_go: Go, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_negative_values_and_clipping_go_together(toy_adata, toy_go, tmp_path, caplog):
     dense = toy_adata.X.toarray()
     toy_adata.X = dense - dense.mean(axis=0)
     with caplog.at_level(logging.WARNING):
@@ -173,7 +145,7 @@ def test_negative_values_and_clipping_go_together(
 
 
 @pytest.mark.long
-def test_memory_of_preparing_is_bounded(tmp_path: Path) -> None:
+def test_memory_of_preparing_is_bounded(tmp_path):
     """20,000 cells x 2,000 genes: the dense matrix alone would be 160 MB twice over, the old graphs many times that."""
     script = textwrap.dedent(f"""
         import resource, sys

@@ -1,7 +1,5 @@
 """GEARS in one process: set-up, training, prediction, saved models."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import random
@@ -25,19 +23,28 @@ def prepared(
     return pert_data
 
 
-@pytest.fixture
-def pert_data(tmp_path: Path, toy_adata: AnnData, toy_go: dict) -> PertData:
-    return prepared(tmp_path / "data", toy_adata, toy_go)
+@pytest.fixture(scope="module")
+def pert_data(tmp_path_factory, toy_template, toy_go):
+    return prepared(tmp_path_factory.mktemp("data"), toy_template.copy(), toy_go)
+
+
+QUIET = {"verbose": False, "evaluate_test": False}
 
 
 def trained(pert_data: PertData, epochs: int = 2, **model: object) -> GEARS:
     gears = GEARS(pert_data, device="cpu")
     gears.model_initialize(hidden_size=8, **model)
-    gears.train(epochs=epochs, objective="moments", verbose=False)
+    gears.train(epochs=epochs, objective="moments", **QUIET)
     return gears
 
 
-def test_training_lowers_the_loss_and_returns_history_and_table(pert_data: PertData) -> None:
+@pytest.fixture(scope="module")
+def model(pert_data):
+    """Trained once, for tests that read it."""
+    return trained(pert_data, uncertainty=True)
+
+
+def test_training_lowers_the_loss_and_returns_history_and_table(pert_data):
     gears = GEARS(pert_data, device="cpu")
     gears.model_initialize(hidden_size=8)
     result = gears.train(epochs=6, lr=5e-3, objective="moments", verbose=False)
@@ -49,15 +56,13 @@ def test_training_lowers_the_loss_and_returns_history_and_table(pert_data: PertD
     assert {"unseen_single", "all"} <= set(summary["subgroup"])
 
 
-def test_two_runs_are_the_same_bit_for_bit(pert_data: PertData) -> None:
+def test_two_runs_are_the_same_bit_for_bit(pert_data):
     first, second = trained(pert_data), trained(pert_data)
-    for left, right in zip(
-        first.model.state_dict().values(), second.model.state_dict().values(), strict=True
-    ):
-        assert torch.equal(left, right)
+    state = second.model.state_dict()
+    assert all(torch.equal(value, state[name]) for name, value in first.model.state_dict().items())
 
 
-def test_callers_random_state_is_not_touched(pert_data: PertData) -> None:
+def test_callers_random_state_is_not_touched(pert_data):
     states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
     trained(pert_data).predict(["GX00"])
     assert torch.equal(states[0], torch.get_rng_state())
@@ -65,19 +70,19 @@ def test_callers_random_state_is_not_touched(pert_data: PertData) -> None:
     assert states[2] == random.getstate()
 
 
-def test_best_weights_are_those_of_the_best_epoch(pert_data: PertData) -> None:
+def test_best_weights_are_those_of_the_best_epoch(pert_data):
     gears = GEARS(pert_data, device="cpu")
     gears.model_initialize(hidden_size=8)
-    result = gears.train(epochs=3, lr=0.5, schedule="constant", objective="cells", verbose=False)
+    result = gears.train(epochs=3, lr=0.5, schedule="constant", objective="cells", **QUIET)
     again = GEARS(pert_data, device="cpu")
     again.model_initialize(hidden_size=8)
-    again.train(epochs=result.best_epoch, lr=0.5, schedule="constant", objective="cells", verbose=False)
+    again.train(epochs=result.best_epoch, lr=0.5, schedule="constant", objective="cells", **QUIET)
     for key, value in again.model.state_dict().items():
         assert torch.equal(value, gears.best_model.state_dict()[key]), key
 
 
-def test_predict_is_deterministic_symmetric_and_about_conditions(pert_data: PertData) -> None:
-    gears = trained(pert_data)
+def test_predict_is_deterministic_symmetric_and_about_conditions(model):
+    gears = model
     first = gears.predict([["GX00", "GX07"], "GX00", "GX07+ctrl", "ctrl"])
     second = gears.predict([["GX07", "GX00"]])
     assert np.array_equal(first["GX00_GX07"], first["GX07+GX00"])
@@ -89,43 +94,36 @@ def test_predict_is_deterministic_symmetric_and_about_conditions(pert_data: Pert
     assert np.allclose(np.maximum(raw["GX00"], 0), first["GX00"], atol=1e-6)
 
 
-def test_chunks_do_not_change_predictions(pert_data: PertData) -> None:
-    gears = trained(pert_data, uncertainty=True)
+def test_chunks_do_not_change_predictions(model):
+    gears = model
     asked = [f"GX0{i}" for i in range(8)]
     one, many = gears.predict(asked, chunk=1), gears.predict(asked, chunk=8)
     assert np.allclose(one.expression_UG, many.expression_UG, atol=1e-6)
     assert np.allclose(one.cell_sd, many.cell_sd, atol=1e-5)
 
 
-def test_predictions_change_after_training(pert_data: PertData) -> None:
+def test_predictions_change_after_training(pert_data):
     gears = GEARS(pert_data, device="cpu")
     gears.model_initialize(hidden_size=8)
     before = gears.predict(["GX00"])["GX00"]
-    gears.train(epochs=1, objective="cells", verbose=False)
+    gears.train(epochs=1, objective="cells", **QUIET)
     assert np.abs(before - gears.predict(["GX00"])["GX00"]).max() > 1e-3
 
 
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ([["NOPE"]], "not among the 30"),
-        ([["GX0"]], "near: GX"),
-        ([[]], "empty condition"),
-        (["GX00+"], "empty gene name"),
-        ([[1]], "list of genes"),
-        ([None], "list of genes"),
-        ([5], "list of genes"),
+        ([["NOPE"]], "not among the 30"), ([["GX0"]], "near: GX"), ([[]], "empty condition"),
+        (["GX00+"], "empty gene name"), ([[1]], "list of genes"), ([None], "list of genes"),
     ],
-)
-def test_wrong_requests_are_explained(pert_data: PertData, asked: list, words: str) -> None:
-    gears = GEARS(pert_data, device="cpu")
-    gears.model_initialize(hidden_size=8)
+)  # fmt: skip
+def test_wrong_requests_are_explained(model, asked, words):
     with pytest.raises((ValueError, TypeError), match=words):
-        gears.predict(asked)
+        model.predict(asked)
 
 
-def test_save_and_load_any_number_of_times(pert_data: PertData, tmp_path: Path) -> None:
-    gears = trained(pert_data, uncertainty=True)
+def test_save_and_load_any_number_of_times(model, pert_data, tmp_path):
+    gears = model
     expected = gears.predict(["GX00+GX07"])
     path = tmp_path / "deep" / "model"
     for _ in range(3):
@@ -140,10 +138,8 @@ def test_save_and_load_any_number_of_times(pert_data: PertData, tmp_path: Path) 
     assert np.array_equal(into.predict(["GX00+GX07"]).expression_UG, expected.expression_UG)
 
 
-def test_model_of_other_genes_is_refused_with_both_sides_named(
-    pert_data: PertData, tmp_path: Path, toy_adata: AnnData, toy_go: dict
-) -> None:
-    trained(pert_data, epochs=1).save_model(tmp_path / "model")
+def test_model_of_other_genes_is_refused_with_both_sides_named(model, tmp_path, toy_adata, toy_go):
+    model.save_model(tmp_path / "model")
     reordered = prepared(tmp_path / "other", toy_adata[:, ::-1].copy(), toy_go)
     with pytest.raises(ValueError, match=r"other genes.*another order.*GX00 and GX29"):
         GEARS(reordered, device="cpu").load_pretrained(tmp_path / "model")
@@ -152,24 +148,22 @@ def test_model_of_other_genes_is_refused_with_both_sides_named(
         GEARS(fewer, device="cpu").load_pretrained(tmp_path / "model")
 
 
-def test_foreign_folder_is_never_replaced(pert_data: PertData, tmp_path: Path) -> None:
+def test_foreign_folder_is_never_replaced(model, tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "chapter.txt").write_text("mine")
-    gears = trained(pert_data, epochs=1)
     with pytest.raises(FileExistsError, match="no saved model"):
-        gears.save_model(tmp_path / "thesis")
+        model.save_model(tmp_path / "thesis")
     with pytest.raises(FileExistsError, match="no saved model"):
-        gears.train(epochs=1, save_path=str(tmp_path / "thesis"), verbose=False)
+        model.train(epochs=1, save_path=str(tmp_path / "thesis"), verbose=False)
     assert (tmp_path / "thesis" / "chapter.txt").read_text() == "mine"
 
 
-def test_folder_that_is_no_model_and_damaged_models_are_named(pert_data: PertData, tmp_path: Path) -> None:
+def test_folder_that_is_no_model_and_damaged_models_are_named(model, tmp_path):
     with pytest.raises(FileNotFoundError, match="no saved model"):
         GEARS.from_pretrained(tmp_path)
-    gears = trained(pert_data, epochs=1)
     for name in ("model.pt", "genes.json", "graphs.npz", "config.json"):
         path = tmp_path / name.replace(".", "_")
-        gears.save_model(path)
+        model.save_model(path)
         file = path / name
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
         with pytest.raises(ValueError, match=name.replace(".", r"\.")):
@@ -179,16 +173,14 @@ def test_folder_that_is_no_model_and_damaged_models_are_named(pert_data: PertDat
             GEARS.from_pretrained(path, device="cpu")
 
 
-def test_validation_without_a_condition_keeps_the_last_epoch_and_warns(
-    tmp_path: Path, toy_adata: AnnData, toy_go: dict, caplog
-) -> None:
+def test_validation_without_a_condition_keeps_the_last_epoch_and_warns(tmp_path, toy_adata, toy_go, caplog):
     pert_data = prepared(tmp_path, toy_adata, toy_go)
     whole = pert_data.split
     pert_data.split = dataclasses.replace(whole, parts={k: v for k, v in whole.parts.items() if k != "val"})
     gears = GEARS(pert_data, device="cpu")
     gears.model_initialize(hidden_size=8)
     start = copy.deepcopy(gears.model.state_dict())
-    result = gears.train(epochs=1, objective="cells", verbose=False)
+    result = gears.train(epochs=1, objective="cells", **QUIET)
     assert result.best_epoch is None
     assert "weights of the last epoch are kept" in caplog.text
     for network in (gears.model, gears.best_model):  # as each forward does
@@ -198,21 +190,16 @@ def test_validation_without_a_condition_keeps_the_last_epoch_and_warns(
     assert any(not torch.equal(kept[key], start[key]) for key in kept)
 
 
-def test_without_differential_expression(tmp_path: Path, toy_adata: AnnData, toy_go: dict) -> None:
-    pert_data = prepared(tmp_path, toy_adata, toy_go, skip_calc_de=True)
-    result = trained_result(pert_data)
+def test_without_differential_expression(tmp_path, toy_adata, toy_go):
+    gears = GEARS(prepared(tmp_path, toy_adata, toy_go, skip_calc_de=True), device="cpu")
+    gears.model_initialize(hidden_size=8)
+    result = gears.train(epochs=1, objective="cells", verbose=False)
     assert result.best_epoch == 1
     assert "val_mse" in result.history[0]
 
 
-def trained_result(pert_data: PertData):
-    gears = GEARS(pert_data, device="cpu")
-    gears.model_initialize(hidden_size=8)
-    return gears.train(epochs=1, objective="cells", verbose=False)
-
-
 @pytest.mark.parametrize("split", ["no_test", "no_split"])
-def test_splits_without_test_part(tmp_path: Path, toy_adata: AnnData, toy_go: dict, split: str) -> None:
+def test_splits_without_test_part(tmp_path, toy_adata, toy_go, split):
     pert_data = PertData(tmp_path, gene2go=toy_go)
     pert_data.new_data_process("toy", toy_adata)
     pert_data.prepare_split(split, seed=1)
@@ -227,7 +214,7 @@ def test_splits_without_test_part(tmp_path: Path, toy_adata: AnnData, toy_go: di
         assert gears.train(epochs=1, objective="cells", verbose=False).table is None
 
 
-def test_published_attributes(pert_data: PertData) -> None:
+def test_published_attributes(pert_data):
     gears = GEARS(pert_data, device="cpu", weight_bias_track=False, proj_name="p", exp_name="e")
     assert gears.gene_list == [f"GX{i:02d}" for i in range(30)]
     assert gears.pert_list == sorted(gears.pert_list)
@@ -242,20 +229,20 @@ def test_published_attributes(pert_data: PertData) -> None:
         gears.train(epoch=3)
 
 
-def test_tracking_without_its_package_is_refused(pert_data: PertData, monkeypatch) -> None:
+def test_tracking_without_its_package_is_refused(pert_data, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'gears-perturb\[wandb\]'"):
         GEARS(pert_data, device="cpu", weight_bias_track=True)
 
 
-def test_model_needs_a_split(tmp_path: Path, toy_adata: AnnData, toy_go: dict) -> None:
+def test_model_needs_a_split(tmp_path, toy_adata, toy_go):
     pert_data = PertData(tmp_path, gene2go=toy_go)
     pert_data.new_data_process("toy", toy_adata)
     with pytest.raises(ValueError, match="prepare_split"):
         GEARS(pert_data)
 
 
-def test_a_model_that_was_never_trained_says_so(pert_data: PertData, tmp_path: Path, caplog) -> None:
+def test_a_model_that_was_never_trained_says_so(pert_data, tmp_path, caplog):
     gears = GEARS(pert_data, device="CPU")
     gears.model_initialize(hidden_size=8)
     assert "not trained" in repr(gears)
@@ -278,14 +265,7 @@ def test_a_model_that_was_never_trained_says_so(pert_data: PertData, tmp_path: P
     assert "not trained" not in caplog.text + repr(gears)
 
 
-def test_training_works_where_gradients_are_switched_off(pert_data: PertData) -> None:
-    expected = trained(pert_data).model.state_dict()
-    with torch.no_grad():
-        found = trained(pert_data).model.state_dict()
-    assert all(torch.equal(found[name], value) for name, value in expected.items())
-
-
-def test_rank_and_world_size_are_set_to_what_they_are(pert_data: PertData) -> None:
+def test_rank_and_world_size_are_set_to_what_they_are(pert_data):
     gears = GEARS(pert_data, device="cpu")
     gears.is_distributed, gears.rank, gears.world_size = False, 0, 1
     for name, wrong in (("is_distributed", True), ("rank", 1), ("world_size", 2)):
@@ -293,7 +273,7 @@ def test_rank_and_world_size_are_set_to_what_they_are(pert_data: PertData) -> No
             setattr(gears, name, wrong)
 
 
-def test_a_save_path_that_is_a_link_stays_one(pert_data: PertData, tmp_path: Path) -> None:
+def test_a_save_path_that_is_a_link_stays_one(pert_data, tmp_path):
     """Also one whose target is not there yet, and in a second training, which writes beside the first model."""
     link, target = tmp_path / "model", tmp_path / "big_disk" / "model"
     link.symlink_to(target)
@@ -308,11 +288,11 @@ def test_a_save_path_that_is_a_link_stays_one(pert_data: PertData, tmp_path: Pat
     gears.predict_to_file(gears.pert_list[:1], output)
     assert output.is_symlink()
     assert output.is_file()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["big_disk", "data", "model", "predicted.h5ad"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["big_disk", "model", "predicted.h5ad"]
     assert sorted(path.name for path in (tmp_path / "big_disk").iterdir()) == ["model", "predicted.h5ad"]
 
 
-def test_a_save_path_that_is_a_link_to_itself_is_named(pert_data: PertData, tmp_path: Path) -> None:
+def test_a_save_path_that_is_a_link_to_itself_is_named(pert_data, tmp_path):
     loop = tmp_path / "loop.h5ad"
     loop.symlink_to(loop)
     gears = GEARS(pert_data, device="cpu")
@@ -324,3 +304,10 @@ def test_a_save_path_that_is_a_link_to_itself_is_named(pert_data: PertData, tmp_
     ):
         with pytest.raises(OSError, match="is a link that leads back to itself; remove it, or choose"):
             act()
+
+
+def test_training_works_where_gradients_are_switched_off(pert_data):
+    expected = trained(pert_data).model.state_dict()
+    with torch.no_grad():
+        found = trained(pert_data).model.state_dict()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())

@@ -1,11 +1,9 @@
 """No file and no model of another screen is replaced; an earlier model stays until a run is complete."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from gears.data.splits import Split
 from gears.files.atomic import only_writer
 from gears.files.tensors import read_tensors
 from gears.model.folder import is_model
+from gears.report import write_report
 from gears.simulate import simulate_to_h5ad
 from gears.training.loggers import LOGGERS, LoggerSetup, Record, register
 
@@ -48,12 +47,12 @@ def same_weights(left: dict[str, Any], right: dict[str, Any]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def pert_data(tmp_path_factory: pytest.TempPathFactory, small_screen: tuple[AnnData, Any]) -> PertData:
-    return screen_in(tmp_path_factory.mktemp("screen"), small_screen[0])
+def pert_data(small_data):
+    return small_data
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory: pytest.TempPathFactory, pert_data: PertData) -> Path:
+def saved(tmp_path_factory, pert_data):
     """A saved model."""
     path = tmp_path_factory.mktemp("models") / "m"
     model = new_model(pert_data)
@@ -61,13 +60,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory, pert_data: PertData) -> Path
     return path
 
 
-# -- files -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("suffix", ["h5ad", "csv", "zarr"])
-def test_predict_replaces_no_file_without_overwrite(
-    saved: Path, pert_data: PertData, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predict_replaces_no_file_without_overwrite(saved, pert_data, suffix, tmp_path, capsys):
     output = tmp_path / f"mine.{suffix}"
     output.write_bytes(MINE)
     words = ["predict", str(saved), pert_data.pert_names[0], "--output", str(output), "--quiet"]
@@ -80,27 +74,15 @@ def test_predict_replaces_no_file_without_overwrite(
 
 
 @pytest.mark.parametrize("taken", ["screen.h5ad", "truth.npz"])
-def test_simulate_replaces_no_file_without_overwrite(
-    taken: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_simulate_replaces_no_file_without_overwrite(taken, tmp_path, capsys):
     (tmp_path / taken).write_bytes(MINE)
-    sizes = [
-        f"--{name}={n}"
-        for name, n in {
-            "n-genes": 20,
-            "n-singles": 3,
-            "n-pairs": 1,
-            "cells-per-condition": 4,
-            "n-control": 5,
-        }.items()
-    ]
+    sizes = "--n-genes=20 --n-singles=3 --n-pairs=1 --cells-per-condition=4 --n-control=5 --quiet"
     words = [
         "simulate",
         str(tmp_path / "screen.h5ad"),
         "--truth",
         str(tmp_path / "truth.npz"),
-        *sizes,
-        "--quiet",
+        *sizes.split(),
     ]
     assert main(words) == 2
     assert "--overwrite" in capsys.readouterr().err
@@ -109,9 +91,7 @@ def test_simulate_replaces_no_file_without_overwrite(
     assert (tmp_path / taken).read_bytes() != MINE
 
 
-def test_functions_replace_no_file_without_overwrite(
-    pert_data: PertData, saved: Path, tmp_path: Path
-) -> None:
+def test_functions_replace_no_file_without_overwrite(pert_data, saved, tmp_path):
     model = GEARS.from_pretrained(saved, device="cpu")
     genes = pert_data.pert_names[:3]
     assert isinstance(pert_data.split, Split)
@@ -135,7 +115,7 @@ def test_functions_replace_no_file_without_overwrite(
 
 
 @pytest.mark.parametrize("name", ["p.h5ad", "p.zarr"])
-def test_a_folder_that_is_no_store_is_never_replaced(saved: Path, name: str, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_store_is_never_replaced(saved, name, tmp_path):
     model = GEARS.from_pretrained(saved, device="cpu")
     mine = tmp_path / name / "notes.txt"
     mine.parent.mkdir()
@@ -145,30 +125,27 @@ def test_a_folder_that_is_no_store_is_never_replaced(saved: Path, name: str, tmp
     assert mine.read_bytes() == MINE
 
 
-@pytest.mark.parametrize("name", ["summary.csv", "report.html"])
-def test_a_report_replaces_a_report_and_no_file_of_the_user(
-    saved: Path, pert_data: PertData, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_report_replaces_a_report_and_no_file_of_the_user(saved, pert_data, tmp_path, capsys):
     model = GEARS(pert_data, device="cpu")
     model.load_pretrained(saved)
     scores: dict[str, Any] = {"n_split_half": 0, "metrics": ["relative_error"], "baselines": ["no_change"]}
-    (tmp_path / name).write_bytes(MINE)
-    with pytest.raises(FileExistsError, match=f"holds {name}, which are not of a report"):
-        model.evaluate(report=tmp_path, **scores)
-    assert main(["compare", str(pert_data.dataset_path), "--report", str(tmp_path)]) == 2
-    assert f"--report {tmp_path} holds {name}" in capsys.readouterr().err
-    assert (tmp_path / name).read_bytes() == MINE
-    for _ in range(2):
-        model.evaluate(report=tmp_path / "report", **scores)
-    assert (tmp_path / "report" / name).read_bytes() != MINE
+    for name in ("summary.csv", "report.html"):
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        (folder / name).write_bytes(MINE)
+        with pytest.raises(FileExistsError, match=f"holds {name}, which are not of a report"):
+            model.evaluate(report=folder, **scores)
+        assert main(["compare", str(pert_data.dataset_path), "--report", str(folder)]) == 2
+        assert f"--report {folder} holds {name}" in capsys.readouterr().err
+        assert (folder / name).read_bytes() == MINE
+    table = model.evaluate(**scores)
+    write_report(table, tmp_path / "again")
+    before = (tmp_path / "again" / "report.html").stat().st_mtime_ns
+    model.evaluate(report=tmp_path / "again", **scores)
+    assert (tmp_path / "again" / "report.html").stat().st_mtime_ns > before
 
 
-# -- model folders -----------------------------------------------------------------------
-
-
-def test_a_model_of_another_screen_is_not_replaced(
-    saved: Path, small_screen: tuple[AnnData, Any], tmp_path: Path
-) -> None:
+def test_a_model_of_another_screen_is_not_replaced(saved, small_screen, tmp_path):
     before = weights_in(saved)
     other = new_model(screen_in(tmp_path, small_screen[0][:, :-1].copy()))
     with pytest.raises(FileExistsError, match="holds a model of another screen"):
@@ -178,9 +155,7 @@ def test_a_model_of_another_screen_is_not_replaced(
     assert same_weights(before, weights_in(saved))
 
 
-def test_a_model_of_the_same_screen_is_replaced_with_one_line(
-    pert_data: PertData, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_model_of_the_same_screen_is_replaced_with_one_line(pert_data, tmp_path, caplog):
     path = tmp_path / "m"
     options = RUN | {"verbose": True, "save_path": str(path)}
     with caplog.at_level(logging.INFO, logger="gears"):
@@ -213,21 +188,19 @@ class Interrupting:
 
 
 @pytest.fixture
-def interrupting() -> Iterator[str]:
+def interrupting():
     """Name of a logger that is registered for one test."""
     register("interrupting")(Interrupting)
     yield "interrupting"
     del LOGGERS["interrupting"]
 
 
-def test_an_earlier_model_stays_until_the_run_is_complete(
-    pert_data: PertData, tmp_path: Path, interrupting: str
-) -> None:
+def test_an_earlier_model_stays_until_the_run_is_complete(pert_data, tmp_path, interrupting):
     path, options = tmp_path / "m", RUN | {"checkpoint_every": 1}
     new_model(pert_data).train(**options, save_path=str(path))
     first = weights_in(path)
 
-    longer = options | {"epochs": 4, "lr": 0.05, "save_path": str(path)}
+    longer = options | {"epochs": 3, "lr": 0.05, "save_path": str(path)}
     with pytest.raises(Interrupted):
         new_model(pert_data).train(**longer, loggers=[interrupting])
     assert same_weights(first, weights_in(path)), "the earlier model was replaced by a part of a run"
@@ -235,7 +208,7 @@ def test_an_earlier_model_stays_until_the_run_is_complete(
     assert is_model(unfinished)
 
     result = new_model(pert_data).train(**longer, resume=True)
-    assert len(result.history) == 4
+    assert len(result.history) == 3
     assert not same_weights(first, weights_in(path))
     assert not unfinished.exists()
 
@@ -244,7 +217,7 @@ def test_an_earlier_model_stays_until_the_run_is_complete(
     assert same_weights(weights_in(path), weights_in(never_interrupted))
 
 
-def test_a_folder_of_the_user_beside_the_model_is_no_run(pert_data: PertData, saved: Path) -> None:
+def test_a_folder_of_the_user_beside_the_model_is_no_run(pert_data, saved):
     theirs = saved.with_name(f"{saved.name}.unfinished")
     theirs.mkdir()
     (theirs / "notes.txt").write_bytes(MINE)
@@ -265,12 +238,11 @@ with only_writer(Path(sys.argv[1]), "in use"):
 """
 
 
-def test_two_trainings_exclude_each_other(pert_data: PertData, tmp_path: Path) -> None:
+def test_two_trainings_exclude_each_other(pert_data, tmp_path):
     path = tmp_path / "m"
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert holder.stdout is not None
     assert holder.stdin is not None
     assert holder.stdout.readline() == "held\n"
     try:
@@ -283,7 +255,7 @@ def test_two_trainings_exclude_each_other(pert_data: PertData, tmp_path: Path) -
     assert is_model(path)
 
 
-def test_the_lock_is_free_after_an_error(tmp_path: Path) -> None:
+def test_the_lock_is_free_after_an_error(tmp_path):
     with pytest.raises(ZeroDivisionError), only_writer(tmp_path / "m", "in use"):
         raise ZeroDivisionError
     with only_writer(tmp_path / "m", "in use"):

@@ -1,13 +1,9 @@
 """PertData: one state whichever way a screen comes in, and nothing stale."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import logging
-from collections import Counter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,12 +12,9 @@ import pytest
 from gears.conditions import Condition
 from gears.pertdata import PertData
 
-if TYPE_CHECKING:
-    from anndata import AnnData
-
 
 @pytest.fixture
-def data(tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]]) -> PertData:
+def data(tmp_path, toy_adata, toy_go):
     found = PertData(tmp_path / "data", gene2go=toy_go)
     found.new_data_process("toy", toy_adata)
     return found
@@ -37,7 +30,7 @@ def state(data: PertData) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_published_signatures_stay() -> None:
+def test_published_signatures_stay():
     def names(function: Any) -> list[str]:
         kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD,)
         return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds][1:]
@@ -51,16 +44,11 @@ def test_published_signatures_stay() -> None:
     ]  # fmt: skip
     assert names(PertData.get_dataloader) == ["batch_size", "test_batch_size"]
     distributed = inspect.signature(PertData.get_dataloader_distributed).parameters
-    assert [(p.name, p.default) for p in distributed.values()][3:] == [
-        ("world_size", 1),
-        ("rank", 0),
-        ("num_workers", 4),
-    ]
+    defaults = [(p.name, p.default) for p in distributed.values()]
+    assert defaults[3:] == [("world_size", 1), ("rank", 0), ("num_workers", 4)]
 
 
-def test_every_way_in_gives_the_same_state(
-    data: PertData, toy_adata: AnnData, toy_go: dict[str, set[str]], tmp_path: Path
-) -> None:
+def test_every_way_in_gives_the_same_state(data, toy_adata, toy_go, tmp_path):
     expected = state(data)
     by_name, by_folder = (PertData(tmp_path / "data", gene2go=toy_go) for _ in range(2))
     by_name.load("toy")
@@ -74,7 +62,7 @@ def test_every_way_in_gives_the_same_state(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["data", "elsewhere", "toy.h5ad"]
 
 
-def test_a_file_or_folder_by_name(tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]]) -> None:
+def test_a_file_or_folder_by_name(tmp_path, toy_adata, toy_go):
     data = PertData(tmp_path, gene2go=toy_go)
     toy_adata.write_h5ad(tmp_path / "Mine.h5ad")
     data.load("Mine")
@@ -94,9 +82,7 @@ def test_a_file_or_folder_by_name(tmp_path: Path, toy_adata: AnnData, toy_go: di
         data.load(data_path=tmp_path / "page.h5ad")
 
 
-def test_a_published_folder_is_prepared_beside_itself(
-    tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]]
-) -> None:
+def test_a_published_folder_is_prepared_beside_itself(tmp_path, toy_adata, toy_go):
     (tmp_path / "old").mkdir()
     toy_adata.write_h5ad(tmp_path / "old" / "perturb_processed.h5ad")
     data = PertData(tmp_path, gene2go=toy_go)
@@ -105,7 +91,7 @@ def test_a_published_folder_is_prepared_beside_itself(
     assert [p.name for p in (tmp_path / "old").iterdir()] == ["perturb_processed.h5ad"]
 
 
-def test_options_of_a_prepared_folder_must_agree(data: PertData) -> None:
+def test_options_of_a_prepared_folder_must_agree(data):
     data.load("toy", skip_calc_de=False)
     with pytest.raises(ValueError, match=r"other options \(skip_calc_de: False there, True here\)"):
         data.load("toy", skip_calc_de=True)
@@ -113,7 +99,7 @@ def test_options_of_a_prepared_folder_must_agree(data: PertData) -> None:
         data.load("toy", normalise=True)
 
 
-def test_a_new_screen_leaves_nothing_of_the_old_one(data: PertData, toy_adata: AnnData) -> None:
+def test_a_new_screen_leaves_nothing_of_the_old_one(data, toy_adata):
     data.prepare_split("simulation")
     data.get_dataloader(8)
     data.new_data_process("toy", toy_adata[:180].copy())
@@ -123,20 +109,18 @@ def test_a_new_screen_leaves_nothing_of_the_old_one(data: PertData, toy_adata: A
         data.get_dataloader(8)
 
 
-def test_using_it_too_early_says_what_to_do(tmp_path: Path, toy_go: dict[str, set[str]]) -> None:
+def test_using_it_too_early_says_what_to_do(tmp_path, toy_go):
     data = PertData(tmp_path, gene2go=toy_go)
     with pytest.raises(ValueError, match="new_data_process"):
         data.prepare_split()
     with pytest.raises(TypeError, match="gene2go is a dict"):
-        _ = PertData(tmp_path, gene2go=3).annotation  # type: ignore[arg-type]
+        _ = PertData(tmp_path, gene2go=3).annotation
 
 
 # Nodes of the perturbation graph
 
 
-def test_unannotated_genes_stay_as_isolated_nodes(
-    tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unannotated_genes_stay_as_isolated_nodes(tmp_path, toy_adata, toy_go, caplog):
     known = {gene: terms for gene, terms in toy_go.items() if gene not in ("GX03", "GX04")}
     data = PertData(tmp_path, gene2go=known)
     data.new_data_process("toy", toy_adata)
@@ -148,9 +132,7 @@ def test_unannotated_genes_stay_as_isolated_nodes(
     assert data.condition_nodes("GX03+GX02") == [data.node_map_pert["GX02"], data.node_map_pert["GX03"]]
 
 
-def test_unannotated_genes_can_be_dropped_on_both_ways(
-    tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unannotated_genes_can_be_dropped_on_both_ways(tmp_path, toy_adata, toy_go, caplog):
     known = {gene: terms for gene, terms in toy_go.items() if gene != "GX03"}
     processed, loaded = (PertData(tmp_path, gene2go=known) for _ in range(2))
     processed.new_data_process("toy", toy_adata, drop_unmapped=True)
@@ -166,9 +148,7 @@ def test_unannotated_genes_can_be_dropped_on_both_ways(
     assert "GX03+ctrl" in loaded.screen.labels
 
 
-def test_the_three_kinds_of_nodes(
-    tmp_path: Path, toy_adata: AnnData, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_three_kinds_of_nodes(tmp_path, toy_adata, caplog):
     go = {"GX00": ["a"], "FAR1": ["a"]}
     (tmp_path / "genes.txt").write_text("GX00\nFAR2\n")
     perturbed = {f"GX{i:02d}" for i in range(8)}
@@ -187,7 +167,7 @@ def test_the_three_kinds_of_nodes(
         assert [data.node_map_pert[gene] for gene in data.pert_names] == list(range(len(data.pert_names)))
 
 
-def test_condition_nodes(data: PertData) -> None:
+def test_condition_nodes(data):
     assert data.condition_nodes("ctrl") == []
     assert data.condition_nodes(Condition(("GX20",))) == [data.node_map_pert["GX20"]]  # never perturbed here
     with pytest.raises(KeyError, match=r"'GX0' is not in the perturbation graph; did you mean GX"):
@@ -197,7 +177,7 @@ def test_condition_nodes(data: PertData) -> None:
 # Splits and loaders
 
 
-def test_prepare_split_returns_a_table_and_sets_the_published_attributes(data: PertData) -> None:
+def test_prepare_split_returns_a_table_and_sets_the_published_attributes(data):
     table = data.prepare_split("simulation", 2, train_gene_set_size=0.7)
     assert isinstance(table, pd.DataFrame)
     assert data.split is not None
@@ -205,12 +185,11 @@ def test_prepare_split_returns_a_table_and_sets_the_published_attributes(data: P
         part: table.loc[table["part"] == part, "condition"].tolist() for part in ("train", "val", "test")
     }
     assert (data.seed, data.train_gene_set_size) == (2, 0.7)
-    assert data.subgroup is not None
     assert set(data.subgroup) == {"test_subgroup", "val_subgroup"}
     assert "ctrl" in data.set2conditions["train"]
 
 
-def test_custom_splits_from_dict_and_file(data: PertData, tmp_path: Path) -> None:
+def test_custom_splits_from_dict_and_file(data, tmp_path):
     parts = {"train": ["ctrl", "GX00+ctrl"], "val": ["GX01+ctrl"], "test": ["GX01+GX00"]}
     data.prepare_split("custom", split_dict=parts)
     assert data.set2conditions == parts | {"test": ["GX00+GX01"]}
@@ -221,7 +200,7 @@ def test_custom_splits_from_dict_and_file(data: PertData, tmp_path: Path) -> Non
         data.prepare_split("custom", split_dict=parts, split_dict_path=tmp_path / "split.json")
 
 
-def test_a_split_made_elsewhere_is_taken(data: PertData) -> None:
+def test_a_split_made_elsewhere_is_taken(data):
     from gears.data.splits import folds, make_split
 
     for split in folds(data.screen, 3):
@@ -235,7 +214,7 @@ def test_a_split_made_elsewhere_is_taken(data: PertData) -> None:
         data.use_split(make_split(["ctrl", *(f"X{i}+ctrl" for i in range(11))], "no_test"))
 
 
-def test_loaders_are_returned_and_set_in_every_mode(data: PertData) -> None:
+def test_loaders_are_returned_and_set_in_every_mode(data):
     for split, names in (
         ("simulation", ["train_loader", "val_loader", "test_loader"]),
         ("no_test", ["train_loader", "val_loader"]),
@@ -255,9 +234,7 @@ def test_loaders_are_returned_and_set_in_every_mode(data: PertData) -> None:
         data.get_dataloader_distributed(100, world_size=4, num_workers=0)
 
 
-def test_random_state_and_folder_of_the_caller_stay(
-    tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_random_state_and_folder_of_the_caller_stay(tmp_path, toy_adata, toy_go, monkeypatch):
     (tmp_path / "cwd").mkdir()
     monkeypatch.chdir(tmp_path / "cwd")
     np.random.seed(1)  # noqa: NPY002
@@ -271,7 +248,7 @@ def test_random_state_and_folder_of_the_caller_stay(
 
 
 @pytest.mark.shared
-def test_a_real_screen(shared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_real_screen(shared, tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         data = PertData(tmp_path)
         data.load(data_path=shared / "data" / "norman2019_subset.h5ad")
@@ -296,47 +273,3 @@ def test_a_file_changed_after_preparing_is_warned_about(tmp_path, toy_adata, toy
     os.utime(tmp_path / "toy.h5ad", (later, later))
     PertData(tmp_path, gene2go=toy_go).load("toy")
     assert "toy.h5ad was changed after the prepared screen toy was made" in caplog.text
-
-
-@pytest.mark.parametrize("style", ["gears", "scperturb", "in contexts"])
-def test_each_label_is_parsed_once(
-    style: str,
-    toy_adata: AnnData,
-    divided: AnnData,
-    toy_go: dict[str, set[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """While a file is prepared; afterwards neither opening, splitting nor loading parses any."""
-    adata, options = toy_adata, {}
-    if style == "scperturb":
-        adata.obs["perturbation"] = [
-            "control" if label == "ctrl" else label.removesuffix("+ctrl").replace("+", "_")
-            for label in adata.obs.pop("condition")
-        ]
-        options = {"style": "auto"}
-    elif style == "in contexts":
-        adata, options = divided, {"context_key": "cell_type", "perturbation_type_key": "guide"}
-    adata.write_h5ad(tmp_path / "mine.h5ad")
-    parsed: Counter[str] = Counter()
-    parse = Condition.parse
-
-    def counted(label: str, **how: Any) -> Condition:
-        parsed[label] += 1
-        return parse(label, **how)
-
-    monkeypatch.setattr(Condition, "parse", counted)
-    data = PertData(tmp_path / "screens", gene2go=toy_go)
-    data.load(data_path=tmp_path / "mine.h5ad", **options)
-    assert set(parsed.values()) == {1}
-    plain = {label.split(" [")[0].split(" @ ")[0] for label in data.screen.labels}
-    assert plain <= set(parsed)
-    parsed.clear()
-    for _ in ("drawn", "from the cache"):
-        data = PertData(tmp_path / "screens", gene2go=toy_go)
-        data.load("mine")
-        data.prepare_split("simulation", seed=1)
-        data.get_dataloader(8)
-        for part in data.split.parts:
-            assert data.split.conditions(part)
-    assert not parsed

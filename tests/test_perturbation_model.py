@@ -1,10 +1,7 @@
 """From AnnData to AnnData in three lines, without files that stay."""
 
-from __future__ import annotations
-
 import gc
 import tempfile
-from pathlib import Path
 
 import anndata
 import numpy as np
@@ -13,21 +10,20 @@ import pytest
 from gears import GEARS, PerturbationModel, simulated_screen
 
 QUIET = {"epochs": 1, "verbose": False, "evaluate_test": False}
+SMALL, FEW_NODES = {"hidden_size": 8}, {"default_pert_graph": False, "verbose": False}
 
 
 @pytest.fixture(scope="module")
-def adata() -> anndata.AnnData:
+def adata():
     return simulated_screen(
         n_genes=60, n_singles=14, n_pairs=8, cells_per_condition=10, n_control=40, seed=0
     )[0]
 
 
-def test_three_lines_and_nothing_stays_on_disk(
-    adata: anndata.AnnData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_three_lines_and_nothing_stays_on_disk(adata, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = adata.copy()
-    model = PerturbationModel(adata, device="cpu", network={"hidden_size": 8}, verbose=False)
+    model = PerturbationModel(adata, device="cpu", network=SMALL, **FEW_NODES)
     model.train(**QUIET)
     pair = next(label for label in adata.obs["condition"].unique() if "ctrl" not in label)
     predicted = model.predict([pair])
@@ -45,9 +41,7 @@ def test_three_lines_and_nothing_stays_on_disk(
     assert not list(tmp_path.glob("gears-*"))
 
 
-def test_the_rna_of_a_mudata_is_taken_with_the_labels_of_the_whole(
-    adata: anndata.AnnData, tmp_path: Path
-) -> None:
+def test_the_rna_of_a_mudata_is_taken_with_the_labels_of_the_whole(adata, tmp_path):
     mudata = pytest.importorskip("mudata", reason="mudata is not installed")
     rna = adata.copy()
     labels = rna.obs.pop("condition")
@@ -55,7 +49,7 @@ def test_the_rna_of_a_mudata_is_taken_with_the_labels_of_the_whole(
     mudata.set_options(pull_on_update=False)
     mdata = mudata.MuData({"protein": protein, "rna": rna})
     mdata.obs["condition"] = labels
-    model = PerturbationModel(mdata, device="cpu", folder=tmp_path, network={"hidden_size": 8}, verbose=False)
+    model = PerturbationModel(mdata, device="cpu", folder=tmp_path, network=SMALL, **FEW_NODES)
     assert model.gears.gene_list == list(adata.var["gene_name"])
     with pytest.raises(ValueError, match=r"none of the modalities protein of the MuData.*pass the AnnData"):
         PerturbationModel(mudata.MuData({"protein": protein}), folder=tmp_path / "other")

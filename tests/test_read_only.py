@@ -1,49 +1,19 @@
 """A prepared screen in a folder that may only be read: what is computed from it goes to the user's cache folder."""
 
-from __future__ import annotations
-
-import contextlib
-import ctypes
 import logging
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from anndata import AnnData
+from driving import closed
 
 from gears import GEARS, PertData
 from gears.files.cache import cached_arrays
 
-WRITES_ANYWHERE = 1 << 1  # CAP_DAC_OVERRIDE of Linux
-
-
-@contextlib.contextmanager
-def closed(folder: Path) -> Iterator[None]:
-    """`folder` and all below may only be read, by root too (this thread's right to write anywhere is given up)."""
-    folders = [folder, *(place for place in folder.rglob("*") if place.is_dir())]
-    for place in folders:
-        place.chmod(0o555)
-    libc, header = ctypes.CDLL(None), (ctypes.c_uint32 * 2)(0x20080522, 0)
-    rights, fewer = (ctypes.c_uint32 * 6)(), (ctypes.c_uint32 * 6)()
-    libc.capget(header, rights)
-    fewer[:] = rights[:]
-    fewer[0] &= ~WRITES_ANYWHERE  # of the effective rights; the permitted ones stay
-    libc.capset(header, fewer)
-    try:
-        if os.access(folder, os.W_OK, effective_ids=True):
-            pytest.skip("this system lets the user write into read-only folders")
-        yield
-    finally:
-        libc.capset(header, rights)
-        for place in folders:
-            place.chmod(0o755)
-
 
 @pytest.fixture
-def user_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def user_cache(tmp_path, monkeypatch):
     """The user's cache folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path / "cache" / "gears"
@@ -72,13 +42,13 @@ def trained(data: PertData) -> np.ndarray:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, toy_adata: AnnData) -> Path:
+def lab(tmp_path, toy_adata):
     """A folder with a prepared screen."""
     PertData(tmp_path / "lab", default_pert_graph=False).new_data_process("toy", toy_adata)
     return tmp_path / "lab"
 
 
-def test_splits_graphs_and_priors_go_to_the_users_cache(lab: Path, user_cache: Path) -> None:
+def test_splits_graphs_and_priors_go_to_the_users_cache(lab, user_cache):
     before = files(lab)
     with closed(lab):
         predicted_G = trained(opened(lab))
@@ -91,14 +61,14 @@ def test_splits_graphs_and_priors_go_to_the_users_cache(lab: Path, user_cache: P
     assert files(user_cache) == made  # a folder that can be written to holds its own
 
 
-def test_what_a_read_only_folder_holds_is_used(lab: Path, user_cache: Path) -> None:
+def test_what_a_read_only_folder_holds_is_used(lab, user_cache):
     trained(opened(lab))
     with closed(lab):
         trained(opened(lab))
     assert not user_cache.exists()
 
 
-def test_no_place_at_all(lab: Path, user_cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_place_at_all(lab, user_cache, caplog):
     def build() -> dict[str, Any]:
         return {"a": np.zeros(1)}
 
@@ -112,7 +82,7 @@ def test_no_place_at_all(lab: Path, user_cache: Path, caplog: pytest.LogCaptureF
             cached_arrays(lab / "toy" / "graphs", "graph", {}, build)
 
 
-def test_links_keep_their_names(tmp_path: Path, toy_adata: AnnData) -> None:
+def test_links_keep_their_names(tmp_path, toy_adata):
     """Linked files of two replicates are two screens, named by the links; so are links to prepared folders."""
     work = tmp_path / "work"
     for name, adata in (("rep1", toy_adata), ("rep2", toy_adata[:180].copy())):

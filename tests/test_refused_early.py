@@ -1,7 +1,5 @@
 """What cannot work is refused by the first call that can know; numbers, devices and paths may be of any usual type."""
 
-from __future__ import annotations
-
 import json
 import logging
 import multiprocessing
@@ -12,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from anndata import AnnData
 
 from gears import GEARS, PertData, train_multi_gpu
 from gears.cli import main as command
@@ -32,7 +29,7 @@ NO_GPU = pytest.mark.skipif(torch.cuda.device_count() > 0, reason="this machine 
 
 
 @pytest.fixture
-def unread(monkeypatch: pytest.MonkeyPatch) -> None:
+def unread(monkeypatch):
     """No screen may be read."""
 
     def read(*_: Any, **__: Any) -> None:
@@ -54,21 +51,13 @@ def refused(error: type[Exception], words: str, folder: Path, **changes: Any) ->
 @pytest.mark.parametrize(
     ("error", "words", "changes"),
     [
-        (
-            ValueError,
-            "unknown split 'simulaton'; did you mean 'simulation'",
-            {"split": {"split": "simulaton"}},
-        ),
+        (ValueError, "did you mean 'simulation'", {"split": {"split": "simulaton"}}),
         (ValueError, "seed is .*; expected a whole number", {"split": {"seed": -1}}),
         (ValueError, "expected a number from 0 to 1", {"split": {"train_gene_set_size": 1.5}}),
         (ValueError, "fold must be from 0", {"split": {"split": "cross_validation", "fold": 7}}),
         (ValueError, "control_shares are three shares", {"split": {"control_shares": (0.5, 0.1)}}),
         (ValueError, "split='custom' needs split_dict", {"split": {"split": "custom"}}),
-        (
-            FileNotFoundError,
-            "there is no file",
-            {"split": {"split": "custom", "split_dict_path": "none.json"}},
-        ),
+        (FileNotFoundError, "no file", {"split": {"split": "custom", "split_dict_path": "none.json"}}),
         (ValueError, "unknown metric 'mse_top20'", {"args": {"monitor": "mse_top20"}}),
         (ValueError, "tau is -1", {"args": {"model_config": {"tau": -1}}}),
         (FileNotFoundError, "G_go: there is no file", {"args": {"model_config": {"G_go": "none.tsv"}}}),
@@ -81,13 +70,11 @@ def refused(error: type[Exception], words: str, folder: Path, **changes: Any) ->
         (ValueError, "not among the visible", {"device": None, "gpu_ids": 99}),
     ],
 )
-def test_a_job_is_refused_before_its_screen_is_read(
-    error: type[Exception], words: str, changes: dict[str, Any], tmp_path: Path, unread: None
-) -> None:
+def test_a_job_is_refused_before_its_screen_is_read(error, words, changes, tmp_path, unread):
     refused(error, words, tmp_path, **changes)
 
 
-def test_a_save_path_that_cannot_be_written_is_refused(tmp_path: Path, unread: None) -> None:
+def test_a_save_path_that_cannot_be_written_is_refused(tmp_path, unread):
     (tmp_path / "file").write_text("text")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("text")
@@ -101,9 +88,7 @@ def test_a_save_path_that_cannot_be_written_is_refused(tmp_path: Path, unread: N
         refused(error, words, tmp_path, args={"save_path": tmp_path / save_path})
 
 
-def test_a_save_path_without_the_right_to_write_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_save_path_without_the_right_to_write_is_refused(tmp_path, monkeypatch):
     closed = tmp_path / "closed"
     closed.mkdir()
     closed.chmod(0o555)
@@ -118,7 +103,7 @@ def test_a_save_path_without_the_right_to_write_is_refused(
     closed.chmod(0o755)
 
 
-def test_a_good_save_path_is_left_as_it_was(tmp_path: Path) -> None:
+def test_a_good_save_path_is_left_as_it_was(tmp_path):
     for path in (tmp_path / "new", tmp_path / "a" / "b" / "new", tmp_path):
         check_save_path(path)
     assert list(tmp_path.iterdir()) == []
@@ -126,18 +111,18 @@ def test_a_good_save_path_is_left_as_it_was(tmp_path: Path) -> None:
 
 @NO_GPU
 @pytest.mark.parametrize("device", ["cuda", "cuda:7", torch.device("cuda:7"), 7, np.int64(7)])
-def test_a_gpu_that_is_not_there_is_named_at_once(device: Any, toy_model_folder: Path) -> None:
+def test_a_gpu_that_is_not_there_is_named_at_once(device, toy_model_folder):
     for make in (lambda: GEARS(None, device=device), lambda: GEARS.from_pretrained(toy_model_folder, device)):
         with pytest.raises(ValueError, match=r"device='cuda(:7)?' is not there: .* is no GPU"):
             make()
 
 
 @pytest.fixture
-def toy_model_folder(tmp_path: Path) -> Path:
+def toy_model_folder(tmp_path):
     return tmp_path / "never-read"
 
 
-def test_a_gpu_beyond_those_there_is_named_with_them() -> None:
+def test_a_gpu_beyond_those_there_is_named_with_them():
     with pytest.raises(ValueError, match=r"device='cuda:2' is not there: .* are GPUs 0.*, 1.*; choose one"):
         find_device("cuda:2", visible=2)
     assert find_device(np.int64(1), visible=2) == torch.device("cuda:1")
@@ -145,9 +130,7 @@ def test_a_gpu_beyond_those_there_is_named_with_them() -> None:
         GEARS(None, device="cdua")
 
 
-def test_the_command_refuses_before_the_screen_is_read(
-    tmp_path: Path, unread: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_refuses_before_the_screen_is_read(tmp_path, unread, capsys):
     screen = tmp_path / "screen.h5ad"
     screen.write_bytes(b"never read")
     train = ["train", str(screen), "--save-path", str(tmp_path / "m"), "--work-dir", str(tmp_path / "w")]
@@ -173,32 +156,27 @@ def test_the_command_refuses_before_the_screen_is_read(
     assert not (tmp_path / "w").exists()
 
 
-def test_numbers_of_numpy_are_those_of_python(tmp_path: Path) -> None:
+def test_numbers_of_numpy_are_those_of_python(tmp_path):
     config = ModelConfig(hidden_size=np.int64(16), direction_lambda=np.float32(0.5), uncertainty=np.bool_(1))
     assert config == ModelConfig(hidden_size=16, direction_lambda=0.5, uncertainty=True)
     assert json.loads(json.dumps(config.to_dict()))["hidden_size"] == 16
     assert json.dumps(ProcessingOptions(min_cells=np.int64(5), max_residual=np.float32(0.5)).to_dict())
     assert check_timeout(np.float32(2.5)) == 2.5
     assert [type(plain_number(x)) for x in (np.int8(1), np.longdouble(1), np.array(2))] == [int, float, int]
-    job = TrainingJob.check(
-        tmp_path,
-        "screen",
-        {"seed": np.int64(3), "control_shares": np.array([0.6, 0.2, 0.2], dtype=np.float32)},
-        {
-            "save_path": tmp_path / "m",
-            "epochs": np.int64(2),
-            "lr": np.float32(0.5),
-            "num_workers": np.int64(0),
-            "model_config": {"hidden_size": np.int64(16)},
-        },
-    )
+    split = {"seed": np.int64(3), "control_shares": np.array([0.6, 0.2, 0.2], dtype=np.float32)}
+    args = {
+        "save_path": tmp_path / "m",
+        "epochs": np.int64(2),
+        "lr": np.float32(0.5),
+        "num_workers": np.int64(0),
+    }
+    args["model_config"] = {"hidden_size": np.int64(16)}
+    job = TrainingJob.check(tmp_path, "screen", split, args)
     assert (job.options.epochs, job.options.lr, job.split.seed) == (2, 0.5, 3)
     assert json.dumps({"args": job.worker_args(), "seed": job.split.seed})
 
 
-def test_split_loaders_and_predictions_take_numbers_of_numpy(
-    tmp_path: Path, small_screen_adata: AnnData
-) -> None:
+def test_split_loaders_and_predictions_take_numbers_of_numpy(tmp_path, small_screen_adata):
     pert_data = PertData(tmp_path, default_pert_graph=False)
     pert_data.new_data_process("small", small_screen_adata, min_cells=np.int64(2), workers=np.int64(1))
     pert_data.prepare_split(seed=np.int64(1), train_gene_set_size=np.float32(0.75))
@@ -226,20 +204,18 @@ def test_split_loaders_and_predictions_take_numbers_of_numpy(
         (None, None),
     ],
 )
-def test_gpu_ids_of_any_usual_type(given: Any, ids: list[int] | None) -> None:
+def test_gpu_ids_of_any_usual_type(given, ids):
     assert resolve_gpu_ids(given) == ids
 
 
-def test_devices_of_any_usual_type() -> None:
+def test_devices_of_any_usual_type():
     for device in ("cpu", torch.device("cpu")):
         assert plan_devices(np.int64(2), None, device).devices == ("cpu", "cpu")
     with pytest.raises(ValueError, match=r"at least 1; found 1\.5"):
-        plan_devices(np.float64(1.5), None, "cpu")  # type: ignore[arg-type]
+        plan_devices(np.float64(1.5), None, "cpu")
 
 
-def test_a_tilde_is_the_home_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_screen_adata: AnnData
-) -> None:
+def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch, small_screen_adata):
     home, here = tmp_path / "home", tmp_path / "here"
     home.mkdir()
     here.mkdir()
@@ -266,7 +242,7 @@ def test_a_tilde_is_the_home_folder(
     with pytest.raises(ValueError, match="home folder"):
         user_path("~no-such-user-here/model")
     with pytest.raises(TypeError, match="expected a path"):
-        user_path(3)  # type: ignore[arg-type]
+        user_path(3)
 
 
 def in_a_daemonic_process(call: str, folder: str, queue: Any) -> None:
@@ -281,8 +257,8 @@ def in_a_daemonic_process(call: str, folder: str, queue: Any) -> None:
         queue.put(f"{type(error).__name__}: {error}")
 
 
-@pytest.mark.parametrize("call", ["train_multi_gpu", "launch"])
-def test_a_daemonic_process_is_told_what_to_do(call: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("call", ["train_multi_gpu", pytest.param("launch", marks=pytest.mark.long)])
+def test_a_daemonic_process_is_told_what_to_do(call, tmp_path):
     context = multiprocessing.get_context("spawn")
     queue = context.Queue()
     process = context.Process(target=in_a_daemonic_process, args=(call, str(tmp_path), queue), daemon=True)
@@ -299,7 +275,7 @@ def one(rank: int, world_size: int) -> tuple[int, int]:
 
 
 @NO_GPU
-def test_no_gpu_for_a_launch_is_one_process_and_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_gpu_for_a_launch_is_one_process_and_one_warning(caplog):
     with caplog.at_level(logging.WARNING, logger="gears"):
         assert launch_distributed_training(one, world_size=torch.cuda.device_count()) == (0, 1)
     assert [record.message for record in caplog.records] == [
@@ -307,12 +283,10 @@ def test_no_gpu_for_a_launch_is_one_process_and_one_warning(caplog: pytest.LogCa
     ]
     for size in (-1, 1.5, True):
         with pytest.raises(ValueError, match="world_size is"):
-            launch_distributed_training(one, world_size=size)  # type: ignore[arg-type]
+            launch_distributed_training(one, world_size=size)
 
 
-def test_verbose_false_is_silent_but_for_warnings(
-    tmp_path: Path, small_screen_adata: AnnData, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_verbose_false_is_silent_but_for_warnings(tmp_path, small_screen_adata, caplog):
     with caplog.at_level(logging.INFO, logger="gears"):
         PertData.from_adata(small_screen_adata, data_path=tmp_path, dataset_name="one", verbose=False)
         assert [record for record in caplog.records if record.levelno < logging.WARNING] == []

@@ -1,7 +1,5 @@
 """The shared fixtures are what their docstrings say."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy import sparse
 

@@ -1,18 +1,19 @@
-"""Options as named arguments: the signatures of public functions against the options classes."""
-
-from __future__ import annotations
+"""Options as named arguments against the options classes; what objects say of themselves."""
 
 import inspect
+import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gears import GEARS, PertData
+from gears import GEARS, PertData, simulated_screen
+from gears.core.html import html_of
 from gears.core.options import Options
 from gears.data.checks.options import ProcessingOptions
+from gears.data.splits import check_split
 from gears.data.splits.registry import SplitOptions
+from gears.evaluation import compare
 from gears.evaluation.scoring import N_SPLIT_HALF, ScoreOptions
 from gears.jobs.job import TrainingJob
 from gears.model.config import ModelConfig
@@ -46,8 +47,8 @@ NARROWER = {"gene2go": "Mapping[str, Any] | GeneAnnotation | str | Path | None"}
 
 
 @pytest.mark.parametrize("function", TAKEN, ids=lambda function: function.__qualname__)
-def test_every_option_is_a_named_argument_with_its_type_and_default(function: Callable[..., Any]) -> None:
-    fields = TAKEN[function].__dataclass_fields__  # type: ignore[attr-defined]
+def test_every_option_is_a_named_argument_with_its_type_and_default(function):
+    fields = TAKEN[function].__dataclass_fields__
     parameters = dict(inspect.signature(function).parameters)
     assert parameters.pop("self")
     assert set(parameters) == set(TAKEN[function].names()) | BESIDE[function]
@@ -61,7 +62,7 @@ def test_every_option_is_a_named_argument_with_its_type_and_default(function: Ca
         assert parameter.annotation == optional, name
 
 
-def test_one_and_several_processes_train_with_the_same_defaults(tmp_path: Path) -> None:
+def test_one_and_several_processes_train_with_the_same_defaults(tmp_path):
     parameters = inspect.signature(GEARS.train).parameters
     here = {name: parameters[name].default for name in TrainOptions.names()} | {"save_path": tmp_path / "m"}
     job = TrainingJob.check(tmp_path, "screen", None, {"save_path": tmp_path / "m"})
@@ -71,16 +72,63 @@ def test_one_and_several_processes_train_with_the_same_defaults(tmp_path: Path) 
 @pytest.mark.parametrize(
     "function", [one for one in TAKEN if one is not PertData.__init__], ids=lambda function: function.__name__
 )
-def test_an_unknown_name_is_an_error_with_the_nearest(function: Callable[..., Any]) -> None:
+def test_an_unknown_name_is_an_error_with_the_nearest(function):
     last = TAKEN[function].names()[-1]
     with pytest.raises(ValueError, match=f"unknown {TAKEN[function].kind} '{last}z'; did you mean '{last}'"):
         function(None, **{f"{last}z": 1})
 
 
-def test_an_earlier_name_warns_where_the_user_calls() -> None:
+def test_an_earlier_name_warns_where_the_user_calls():
     with (
         pytest.warns(DeprecationWarning, match="match_controls_by is called batch_key now") as warned,
         pytest.raises(AttributeError),
     ):
-        PertData.load(None, match_controls_by="donor")  # type: ignore[call-arg, arg-type]
+        PertData.load(None, match_controls_by="donor")
     assert warned[0].filename == __file__
+
+
+@pytest.fixture(scope="module")
+def pert_data(tmp_path_factory):
+    adata, _ = simulated_screen(
+        n_genes=40, n_singles=12, n_pairs=6, cells_per_condition=8, n_control=30, seed=0
+    )
+    data = PertData(tmp_path_factory.mktemp("reprs"), default_pert_graph=False)
+    data.new_data_process("small", adata)
+    data.prepare_split(split="simulation", seed=1)
+    return data
+
+
+def test_text_is_short_and_html_shows_it_escaped(pert_data):
+    model = GEARS(pert_data, device="cpu")
+    assert repr(model) == "GEARS(not initialised, on cpu)"
+    model.model_initialize(hidden_size=8)
+    genes = f"{len(model.pert_list)} genes to perturb, 40 genes predicted"
+    assert repr(model) == f"GEARS(not trained, {genes}, on cpu)"
+    result = model.train(epochs=0, verbose=False)
+    assert repr(model) == f"GEARS(prior alone, {genes}, on cpu)"
+    predictions = model.predict(pert_data.split.conditions("test")[:2])
+    for thing in (model, pert_data, pert_data.screen, pert_data.split, predictions, result):
+        html = thing._repr_html_()
+        assert html.startswith('<pre style="white-space: pre-wrap">')
+        assert len(repr(thing).splitlines()[0]) < 160
+    comparison = compare({}, pert_data.screen, pert_data.split, baselines=["no_change", "train_mean"])
+    assert "train_mean" in repr(comparison)
+    assert comparison._repr_html_() == html_of(comparison)
+    leaks = check_split(pert_data.split, pert_data.screen)
+    assert repr(leaks) == str(leaks)
+    assert html_of("<b>").endswith(">&#x27;&lt;b&gt;&#x27;</pre>")
+
+
+def test_tables_of_splits_and_predictions(pert_data):
+    parts = {part: len(labels) for part, labels in pert_data.split.parts.items()}
+    assert repr(pert_data.split).startswith("Split('simulation', seed 1: ")
+    assert f"{parts['train']} train" in repr(pert_data.split)
+    table = pert_data.split._repr_html_()
+    for part, n in parts.items():
+        counts = re.findall(rf"<td>{part}</td>\s*<td>\w*</td>\s*<td>(\d+)</td>", table)
+        assert sum(map(int, counts)) == n
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    pair = pert_data.split.conditions("test")[0]
+    html = model.predict([pair])._repr_html_()
+    assert html.count(f"<td>{pair.name}</td>") == 3

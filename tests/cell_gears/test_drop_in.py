@@ -1,13 +1,11 @@
 """Scripts written for cell-gears: its README and tutorials by statement, and what others do with its objects."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +13,6 @@ import torch
 from old_screens import SYMBOLS, few_genes, put_norman, renamed
 
 from gears import GEARS, PertData
-
-if TYPE_CHECKING:
-    from anndata import AnnData
-
-    from gears.graphs import GeneAnnotation
 
 # the README of cell-gears 0.1.2, but for the device and the length of the training
 README = """
@@ -64,14 +57,12 @@ def inside(folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def annotation() -> GeneAnnotation:
+def annotation():
     return few_genes()
 
 
 @pytest.fixture(scope="module")
-def script(
-    tmp_path_factory: pytest.TempPathFactory, toy_template: AnnData, annotation: GeneAnnotation
-) -> dict[str, Any]:
+def script(tmp_path_factory, toy_template, annotation):
     """The names of the README, run as it stands where cell-gears had put a screen."""
     folder, adata = tmp_path_factory.mktemp("drop_in"), renamed(toy_template.copy())
     put_norman(folder, adata)
@@ -83,7 +74,7 @@ def script(
 
 
 @pytest.fixture(scope="module")
-def pert_data(script: dict[str, Any], annotation: GeneAnnotation) -> PertData:
+def pert_data(script, annotation):
     """The screen of the README with its split and loaders, from any working directory."""
     data = PertData(script["folder"] / "data", gene2go=annotation)
     data.load(data_name="norman")
@@ -93,34 +84,31 @@ def pert_data(script: dict[str, Any], annotation: GeneAnnotation) -> PertData:
 
 
 @pytest.fixture(scope="module")
-def model(script: dict[str, Any], pert_data: PertData) -> GEARS:
+def model(script, pert_data):
     """The model of the README, loaded for that screen."""
     model = GEARS(pert_data, device="cpu")
     model.load_pretrained(script["folder"] / "gears")
     return model
 
 
-# -- the README ------------------------------------------------------------------------------
-
-
-def test_predict_gives_profiles_under_the_published_keys(script: dict[str, Any]) -> None:
+def test_predict_gives_profiles_under_the_published_keys(script):
     predicted = script["predicted"]
     assert list(predicted) == ["CBL_CNN1", "FEV"]
     assert {key: value.shape for key, value in predicted.items()} == {"CBL_CNN1": (30,), "FEV": (30,)}
 
 
-def test_gi_predict_gives_the_published_scores(script: dict[str, Any]) -> None:
+def test_gi_predict_gives_the_published_scores(script):
     singles = {f"dcor_{which}" for which in ("singles", "first", "second")}
     published = {"c1", "c2", "mag", "dcor", "corr_fit", "dominance", "eq_contr"} | singles
     assert published <= set(script["scores"])
     assert all(isinstance(script["scores"][name], float) for name in published)
 
 
-def test_save_and_load_make_a_folder_anew(script: dict[str, Any]) -> None:
+def test_save_and_load_make_a_folder_anew(script):
     assert (script["folder"] / "gears" / "model.pt").is_file()
 
 
-def test_a_data_set_of_ones_own_is_processed_and_loaded(script: dict[str, Any]) -> None:
+def test_a_data_set_of_ones_own_is_processed_and_loaded(script):
     assert (script["folder"] / "data" / "XXX" / "perturb_processed.h5ad").is_file()
     data = PertData(script["folder"] / "data", gene2go={gene: {"T"} for gene in SYMBOLS})
     data.load(data_path=script["folder"] / "data" / "xxx")  # cell-gears writes names in lower case
@@ -129,10 +117,7 @@ def test_a_data_set_of_ones_own_is_processed_and_loaded(script: dict[str, Any]) 
         data.load(data_path=script["folder"] / "data" / "YYY")
 
 
-# -- the tutorials: data, model, figures, uncertainty ----------------------------------------
-
-
-def test_the_screen_has_the_published_attributes(pert_data: PertData) -> None:
+def test_the_screen_has_the_published_attributes(pert_data):
     assert pert_data.adata.n_obs == 216
     assert set(pert_data.ctrl_adata.obs["condition"]) == {"ctrl"}
     assert pert_data.gene_names.values.tolist() == SYMBOLS
@@ -144,7 +129,7 @@ def test_the_screen_has_the_published_attributes(pert_data: PertData) -> None:
     assert pert_data.get_pert_idx("ctrl") == [-1]
 
 
-def test_the_published_lists_in_uns(pert_data: PertData) -> None:
+def test_the_published_lists_in_uns(pert_data):
     adata = pert_data.adata
     condition2name = dict(adata.obs[["condition", "condition_name"]].drop_duplicates().values)
     id2gene = dict(zip(adata.var.index.values, adata.var.gene_name.values, strict=True))
@@ -157,7 +142,7 @@ def test_the_published_lists_in_uns(pert_data: PertData) -> None:
         assert set(adata.uns[key][name]) <= set(range(30))
 
 
-def test_set2conditions_and_subgroup(pert_data: PertData) -> None:
+def test_set2conditions_and_subgroup(pert_data):
     assert set(pert_data.set2conditions) == {"train", "val", "test"}
     assert "ctrl" in pert_data.set2conditions["train"]
     groups = pert_data.subgroup["test_subgroup"]
@@ -169,7 +154,7 @@ def test_set2conditions_and_subgroup(pert_data: PertData) -> None:
     assert f"{pert_data.split}_{pert_data.seed}_{pert_data.train_gene_set_size}" == "simulation_1_0.75"
 
 
-def test_the_model_has_the_published_attributes(model: GEARS, pert_data: PertData) -> None:
+def test_the_model_has_the_published_attributes(model, pert_data):
     assert model.pert_list == pert_data.pert_names.tolist()
     assert model.gene_list == SYMBOLS
     assert (model.num_genes, model.num_perts) == (30, len(pert_data.pert_names))
@@ -197,28 +182,25 @@ def test_the_model_has_the_published_attributes(model: GEARS, pert_data: PertDat
     assert isinstance(model.best_model, torch.nn.Module)
 
 
-def test_tunable_parameters_are_described(model: GEARS) -> None:
+def test_tunable_parameters_are_described(model):
     texts = model.tunable_parameters()
     assert "GO graph" in texts["num_go_gnn_layers"]
     assert texts["hidden_size"].endswith("Default 64.")
     assert set(texts) == set(model.config)
 
 
-def test_the_top_genes_are_plotted_into_a_file(model: GEARS, tmp_path: Path) -> None:
+def test_the_top_genes_are_plotted_into_a_file(model, tmp_path):
     model.plot_perturbation("FEV+ctrl", save_file=tmp_path / "FEV.png")
     assert (tmp_path / "FEV.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
-def test_saved_pred_is_gone_and_says_so(model: GEARS) -> None:
+def test_saved_pred_is_gone_and_says_so(model):
     with pytest.raises(AttributeError, match="keep the result of predict"):
         model.saved_pred  # noqa: B018
     assert not hasattr(model, "saved_pred")
 
 
-# -- what others do with the loaders: scGPT's perturbation tutorial and its like --------------
-
-
-def test_batches_are_read_as_published_ones(pert_data: PertData) -> None:
+def test_batches_are_read_as_published_ones(pert_data):
     n_genes = len(pert_data.adata.var["gene_name"].tolist())
     for batch_data in pert_data.dataloader["train_loader"]:
         batch_size = len(batch_data.y)
@@ -228,12 +210,8 @@ def test_batches_are_read_as_published_ones(pert_data: PertData) -> None:
         target_gene_values = batch_data.y  # (batch_size, n_genes)
         assert ori_gene_values.shape == target_gene_values.shape == (batch_size, 30)
         assert batch_size in (29, 30)  # at most 32, of equal size
-        assert (
-            len(batch_data.pert)
-            == len(batch_data.pert_idx)
-            == len(batch_data.de_idx)
-            == batch_data.num_graphs
-        )
+        lengths = {len(part) for part in (batch_data.pert, batch_data.pert_idx, batch_data.de_idx)}
+        assert lengths == {batch_data.num_graphs}
         assert torch.equal(batch_data.batch, torch.arange(batch_size).repeat_interleave(30))
         assert torch.equal(x.view(target_gene_values.shape), ori_gene_values)
         for label, nodes, top in zip(batch_data.pert, batch_data.pert_idx, batch_data.de_idx, strict=True):
@@ -241,14 +219,14 @@ def test_batches_are_read_as_published_ones(pert_data: PertData) -> None:
             assert len(target_gene_values[0, top]) == 20
 
 
-def test_a_batch_itself_is_moved(pert_data: PertData) -> None:
+def test_a_batch_itself_is_moved(pert_data):
     """``batch.to(device)`` as a statement, its result not kept."""
     batch = next(iter(pert_data.dataloader["val_loader"]))
     batch.to("meta")
     assert {batch.x.device.type, batch.y.device.type, batch.batch.device.type} == {"meta"}
 
 
-def test_the_second_input_column_of_older_releases(pert_data: PertData) -> None:
+def test_the_second_input_column_of_older_releases(pert_data):
     from gears.utils import pert_flags
 
     for batch in pert_data.dataloader["test_loader"]:
@@ -261,7 +239,7 @@ def test_the_second_input_column_of_older_releases(pert_data: PertData) -> None:
         assert two_columns[:, 1].long().view(len(batch.y), -1).max() == 1
 
 
-def test_each_pass_over_the_training_cells_has_an_order_of_its_own(pert_data: PertData) -> None:
+def test_each_pass_over_the_training_cells_has_an_order_of_its_own(pert_data):
     loader = pert_data.get_dataloader(batch_size=32)["train_loader"]
     passes = [[batch.cell.tolist() for batch in loader] for _ in range(3)]
     assert passes[0] != passes[1] != passes[2]
@@ -271,14 +249,14 @@ def test_each_pass_over_the_training_cells_has_an_order_of_its_own(pert_data: Pe
     assert tests[0] == tests[1]
 
 
-def test_loaders_can_be_taken_out(pert_data: PertData) -> None:
+def test_loaders_can_be_taken_out(pert_data):
     data = copy.copy(pert_data)
     loaders = data.get_dataloader(batch_size=32)
     assert data.dataloader is loaders
     assert data.dataloader.pop("test_loader", None) is not None
 
 
-def test_evaluating_with_the_published_functions(model: GEARS, pert_data: PertData) -> None:
+def test_evaluating_with_the_published_functions(model, pert_data):
     from gears.inference import compute_metrics, deeper_analysis, evaluate, non_dropout_analysis
 
     pert_data.get_dataloader(batch_size=32, test_batch_size=128)
@@ -294,7 +272,7 @@ def test_evaluating_with_the_published_functions(model: GEARS, pert_data: PertDa
             assert "pearson_top20_de_non_dropout" in non_dropout_res[pert]
 
 
-def test_the_best_model_called_with_a_batch_is_the_whole_model(model: GEARS, pert_data: PertData) -> None:
+def test_the_best_model_called_with_a_batch_is_the_whole_model(model, pert_data):
     """Also the prior, to which the network's change is added."""
     assert model.parts.prior is not None
     for name in ("val_loader", "train_loader"):
@@ -306,7 +284,7 @@ def test_the_best_model_called_with_a_batch_is_the_whole_model(model: GEARS, per
             np.testing.assert_allclose(change_G, expected.delta(label), atol=1e-5)
 
 
-def test_a_step_of_ones_own_trains_the_network(pert_data: PertData) -> None:
+def test_a_step_of_ones_own_trains_the_network(pert_data):
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=8)
     network, loader = model.model.train(), pert_data.get_dataloader(batch_size=32)["train_loader"]
@@ -322,7 +300,7 @@ def test_a_step_of_ones_own_trains_the_network(pert_data: PertData) -> None:
     assert np.mean(losses[-3:]) < np.mean(losses[:3])
 
 
-def test_control_cells_under_a_perturbation_for_torch_geometric(model: GEARS, pert_data: PertData) -> None:
+def test_control_cells_under_a_perturbation_for_torch_geometric(model, pert_data):
     from torch_geometric.loader import DataLoader
 
     from gears.utils import create_cell_graph_dataset_for_prediction
@@ -347,7 +325,7 @@ def test_control_cells_under_a_perturbation_for_torch_geometric(model: GEARS, pe
         create_cell_graph_dataset_for_prediction(["FEW"], ctrl_adata, SYMBOLS)
 
 
-def test_cells_by_condition(pert_data: PertData) -> None:
+def test_cells_by_condition(pert_data):
     cells = pert_data.dataset_processed
     assert set(cells) == set(pert_data.adata.obs["condition"])
     assert len(cells["FEV+ctrl"]) == 12
@@ -357,7 +335,7 @@ def test_cells_by_condition(pert_data: PertData) -> None:
     assert len(cells["ctrl"][:3]) == 3
 
 
-def test_parts_of_ones_own_are_assigned(pert_data: PertData) -> None:
+def test_parts_of_ones_own_are_assigned(pert_data):
     data = copy.copy(pert_data)
     labels = [label for label in data.screen.labels if label != "ctrl"]
     set2conditions = {"train": ["ctrl", *labels[:9]], "val": labels[9:11], "test": labels[11:]}
@@ -381,12 +359,7 @@ def test_parts_of_ones_own_are_assigned(pert_data: PertData) -> None:
         data.split = "simulation"
 
 
-# -- gears.utils ------------------------------------------------------------------------------
-
-
-def test_graphs_by_the_published_helpers(
-    pert_data: PertData, model: GEARS, annotation: GeneAnnotation
-) -> None:
+def test_graphs_by_the_published_helpers(pert_data, model, annotation):
     from gears.utils import GeneSimNetwork, get_similarity_network
 
     more: dict[str, Any] = {"adata": pert_data.adata, "set2conditions": pert_data.set2conditions}
@@ -413,7 +386,7 @@ def test_graphs_by_the_published_helpers(
         get_similarity_network("coexpress")
 
 
-def test_interaction_helpers(model: GEARS, pert_data: PertData, tmp_path: Path) -> None:
+def test_interaction_helpers(model, pert_data, tmp_path):
     from gears.utils import get_GI_genes_idx, get_GI_params
 
     predicted = model.predict([["CBL"], ["CNN1"], ["CBL", "CNN1"]], clip=False)
@@ -424,7 +397,7 @@ def test_interaction_helpers(model: GEARS, pert_data: PertData, tmp_path: Path) 
 
 
 @pytest.mark.long
-def test_the_readme_with_the_whole_annotation(tmp_path: Path, toy_template: AnnData) -> None:
+def test_the_readme_with_the_whole_annotation(tmp_path, toy_template):
     adata = renamed(toy_template.copy())
     put_norman(tmp_path, adata)
     names: dict[str, Any] = {"adata": adata}

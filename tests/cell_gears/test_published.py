@@ -1,20 +1,14 @@
 """Folders that cell-gears prepared: taken over whole, and nothing in their pickles can run."""
 
-from __future__ import annotations
-
 import os
 import pickle
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from gears.pertdata import PertData
 from gears.published import load_cell_gears_folder
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 PARTS = {
     "train": ["ctrl", "GX00+ctrl", "GX01+ctrl", "GX02+ctrl", "GX00+GX01"],
@@ -24,7 +18,7 @@ PARTS = {
 
 
 @pytest.fixture
-def old(tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]]) -> Path:
+def old(tmp_path, toy_adata, toy_go):
     """What cell-gears leaves behind."""
     toy_adata.obs["condition"] = toy_adata.obs["condition"].astype(str).replace({"GX00+GX02": "GX02+GX00"})
     toy_adata.uns["rank_genes_groups_cov_all"] = {"cellA_GX00+ctrl_1+1": ["ENS000"]}
@@ -58,7 +52,7 @@ def files(folder: Path) -> dict[str, int]:
     }
 
 
-def test_a_folder_is_taken_over(old: Path) -> None:
+def test_a_folder_is_taken_over(old):
     before = files(old)
     data = load_cell_gears_folder(old, "toy", split="simulation")
     assert data.dataset_path == old / "toy-prepared"
@@ -67,9 +61,7 @@ def test_a_folder_is_taken_over(old: Path) -> None:
     assert set(data.pert_names) == {f"GX{i:02d}" for i in range(30)} - {"GX07"}
     assert "GX07+ctrl" not in data.screen.labels
     assert data.set2conditions == {part: data_order(data, names) for part, names in PARTS.items()}
-    assert data.subgroup is not None
     assert data.subgroup["test_subgroup"]["combo_seen1"] == ["GX04+GX05"]
-    assert data.split is not None
     assert "GX03+ctrl" in data.split.excluded
     data.get_dataloader(8)
     again = load_cell_gears_folder(old, "toy")
@@ -80,9 +72,7 @@ def data_order(data: PertData, names: list[str]) -> list[str]:
     return [label for label in data.screen.labels if label in names]
 
 
-def test_twins_of_a_published_split_are_put_together(
-    old: Path, toy_adata: AnnData, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_twins_of_a_published_split_are_put_together(old, toy_adata, caplog):
     labels = toy_adata.obs["condition"].astype(str).to_numpy()
     labels[np.flatnonzero(labels == "GX05+ctrl")[:6]] = "ctrl+GX05"
     toy_adata.obs["condition"] = labels
@@ -91,11 +81,10 @@ def test_twins_of_a_published_split_are_put_together(
     (old / "toy" / "splits" / "toy_simulation_1_0.75.pkl").write_bytes(pickle.dumps(leaky))
     data = load_cell_gears_folder(old, "toy", split="simulation")
     assert "1 label spelling a condition" in caplog.text
-    assert data.set2conditions is not None
     assert {"ctrl+GX05", "GX05+ctrl"} <= set(data.set2conditions["test"])
 
 
-def test_what_is_missing_is_named(old: Path) -> None:
+def test_what_is_missing_is_named(old):
     with pytest.raises(FileNotFoundError, match=r"no norman/perturb_processed\.h5ad"):
         load_cell_gears_folder(old, "norman")
     with pytest.raises(
@@ -121,7 +110,7 @@ class Evil:
 @pytest.mark.parametrize(
     "name", ["gene2go_all.pkl", "essential_all_data_pert_genes.pkl", "toy/splits/toy_simulation_1_0.75.pkl"]
 )
-def test_pickles_that_run_something_are_refused(old: Path, tmp_path: Path, name: str) -> None:
+def test_pickles_that_run_something_are_refused(old, tmp_path, name):
     (old / name).write_bytes(pickle.dumps({"train": Evil(tmp_path / "owned")}))
     with pytest.raises(ValueError, match=r"cannot be read as .*it refers to .*mkdir"):
         load_cell_gears_folder(old, "toy", split="simulation")

@@ -1,7 +1,5 @@
 """The loss functions of cell-gears against its own values and loops over labels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -13,13 +11,13 @@ FILTER = {"A+ctrl": np.array([0, 2, 3]), "A+B": np.array([1, 4])}
 
 
 @pytest.fixture
-def drawn() -> list[torch.Tensor]:
+def drawn():
     """Prediction, observation, log-variance, (6, 5), and control mean, (5,)."""
     generator = torch.Generator().manual_seed(1)
     return [torch.rand(*shape, generator=generator) for shape in ((6, 5), (6, 5), (6, 5), (5,))]
 
 
-def test_they_give_the_values_of_cell_gears(drawn: list[torch.Tensor]) -> None:
+def test_they_give_the_values_of_cell_gears(drawn):
     """Recorded with cell-gears 0.1.2 and these numbers."""
     pred, y, logvar, ctrl = drawn
     loss = loss_fct(pred, y, PERTS, ctrl=ctrl, direction_lambda=0.1, dict_filter=FILTER)
@@ -28,7 +26,7 @@ def test_they_give_the_values_of_cell_gears(drawn: list[torch.Tensor]) -> None:
     assert loss.item() == pytest.approx(0.28714635968208313, rel=1e-6)
 
 
-def test_without_a_filter_every_gene_counts_and_directions_are_from_0(drawn: list[torch.Tensor]) -> None:
+def test_without_a_filter_every_gene_counts_and_directions_are_from_0(drawn):
     pred, y, _, _ = drawn
     pred = (pred - 0.5).requires_grad_()
     loss = loss_fct(pred, y, PERTS, direction_lambda=0.2)

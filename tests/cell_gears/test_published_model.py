@@ -3,8 +3,6 @@
 The folders in ``tests/cell_gears/published`` were written by cell-gears 0.1.2 (``tools/record_published_model.py``).
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os
@@ -34,7 +32,7 @@ def loaded(name: str, **more: Any) -> GEARS:
 
 
 @pytest.mark.parametrize("name", ["plain", "uncertain"])
-def test_predictions_are_those_of_cell_gears_but_for_the_first_cell_of_a_batch(name: str) -> None:
+def test_predictions_are_those_of_cell_gears_but_for_the_first_cell_of_a_batch(name):
     model = loaded(name)
     with np.load(FOLDER / name / "expected.npz") as archive:
         expected = {key: archive[key] for key in archive.files}
@@ -58,7 +56,7 @@ def test_predictions_are_those_of_cell_gears_but_for_the_first_cell_of_a_batch(n
     )
 
 
-def test_a_converted_model_needs_no_names_any_more(tmp_path: Path) -> None:
+def test_a_converted_model_needs_no_names_any_more(tmp_path):
     model = loaded("uncertain")
     model.save_model(tmp_path / "converted")
     again = GEARS.from_pretrained(tmp_path / "converted", device="cpu")
@@ -69,7 +67,7 @@ def test_a_converted_model_needs_no_names_any_more(tmp_path: Path) -> None:
     )
 
 
-def test_names_are_needed_and_their_numbers_checked(tmp_path: Path) -> None:
+def test_names_are_needed_and_their_numbers_checked(tmp_path):
     with pytest.raises(ValueError, match=r"holds no names: give pert_data, or also gene_names, control_mean"):
         load_cell_gears_model(FOLDER / "plain", pert_names=PERTS)
     with pytest.raises(ValueError, match=r"has 12 measured genes, gene_names holds 11"):
@@ -86,7 +84,7 @@ def test_names_are_needed_and_their_numbers_checked(tmp_path: Path) -> None:
         load_cell_gears_model(tmp_path, gene_names=GENES)
 
 
-def test_a_model_loads_for_the_screen_it_was_trained_on(tmp_path: Path, toy_adata: Any) -> None:
+def test_a_model_loads_for_the_screen_it_was_trained_on(tmp_path, toy_adata):
     """As published: ``GEARS(pert_data).load_pretrained(folder)``; the screen must be that of the model."""
     adata = toy_adata[:, :12].copy()
     adata.var["gene_name"] = GENES
@@ -111,9 +109,6 @@ def _written(folder: Path, genes: list[str]) -> Path:
     return path
 
 
-# -- pickles that would run something --------------------------------------------------------
-
-
 class Call:
     """Pickled as a call of a function."""
 
@@ -127,7 +122,7 @@ class Call:
 def crafted(kind: str, target: Path) -> Any:
     """A value for a published config that makes a folder when it is unpickled in the usual way."""
     evil = Call(os.mkdir, str(target))
-    rebuild, storage = torch._utils._rebuild_tensor_v2, torch.storage._load_from_bytes  # type: ignore[attr-defined]
+    rebuild, storage = torch._utils._rebuild_tensor_v2, torch.storage._load_from_bytes
     inside = pickle.dumps(evil)
     if kind == "plain":
         return evil
@@ -154,7 +149,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_crafted_config_is_refused_and_runs_nothing(tmp_path: Path, kind: str) -> None:
+def test_a_crafted_config_is_refused_and_runs_nothing(tmp_path, kind):
     folder, target = tmp_path / "model", tmp_path / "owned"
     shutil.copytree(FOLDER / "plain", folder)
     (folder / "config.pkl").write_bytes(pickle.dumps({"hidden_size": 8, "G_go": crafted(kind, target)}))
@@ -165,7 +160,7 @@ def test_a_crafted_config_is_refused_and_runs_nothing(tmp_path: Path, kind: str)
     assert not target.exists()
 
 
-def test_crafted_weights_are_refused_and_run_nothing(tmp_path: Path) -> None:
+def test_crafted_weights_are_refused_and_run_nothing(tmp_path):
     folder, target = tmp_path / "model", tmp_path / "owned"
     shutil.copytree(FOLDER / "plain", folder)
     torch.save({"gene_emb.weight": Call(os.mkdir, str(target))}, folder / "model.pt")
@@ -174,7 +169,7 @@ def test_crafted_weights_are_refused_and_run_nothing(tmp_path: Path) -> None:
     assert not target.exists()
 
 
-def test_the_crafted_pickles_do_run_when_unpickled_freely(tmp_path: Path) -> None:
+def test_the_crafted_pickles_do_run_when_unpickled_freely(tmp_path):
     """Otherwise the tests above would show nothing."""
     for number, kind in enumerate(["plain", "two levels down"]):
         target = tmp_path / f"owned{number}"
@@ -183,23 +178,8 @@ def test_the_crafted_pickles_do_run_when_unpickled_freely(tmp_path: Path) -> Non
         assert target.is_dir()
 
 
-def test_tensors_within_plain_pickles(tmp_path: Path) -> None:
-    base = torch.arange(12.0)
-    values = {
-        "whole": base, "part": base.reshape(3, 4).t()[1:], "edges": torch.tensor([[0, 1], [2, 3]]),
-        "empty": torch.empty(2, 0), "device": torch.device("cuda", 3), "number": np.float64(0.5),
-    }  # fmt: skip
-    path = tmp_path / "values.pkl"
-    path.write_bytes(pickle.dumps(values))
-    read = load_tensors(path)
-    for name in ("whole", "part", "edges", "empty"):
-        assert torch.equal(read[name], values[name])
-        assert read[name].dtype == values[name].dtype
-    assert (read["device"], read["number"]) == ("cuda:3", 0.5)
-
-
-def test_a_tensor_beyond_its_storage_is_refused(tmp_path: Path) -> None:
-    rebuild, storage = torch._utils._rebuild_tensor_v2, torch.arange(4.0)._typed_storage()  # type: ignore[attr-defined]
+def test_a_tensor_beyond_its_storage_is_refused(tmp_path):
+    rebuild, storage = torch._utils._rebuild_tensor_v2, torch.arange(4.0)._typed_storage()
     path = tmp_path / "values.pkl"
     for size, stride in (((5,), (1,)), ((2, 2), (3, 1)), ((2,), (1, 1)), ((-1,), (1,))):
         path.write_bytes(pickle.dumps(Call(rebuild, storage, 0, size, stride, False, OrderedDict())))

@@ -3,21 +3,16 @@
 ``python tests/cell_gears/test_published_names.py`` writes their table in ``docs/cell_gears.md``.
 """
 
-from __future__ import annotations
-
 import inspect
 import pkgutil
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from test_scripts import PAGE, with_table
 
 from gears import GEARS, PertData
 from gears.core.lazy import Gone
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 NAMES: dict[str, dict[str, str]] = {
     "gears": {"GEARS": "", "PertData": ""},
@@ -127,9 +122,7 @@ def imported(module: str, name: str) -> Any:
 
 
 @pytest.fixture(scope="module")
-def model(
-    tmp_path_factory: pytest.TempPathFactory, toy_template: AnnData, toy_go: dict[str, set[str]]
-) -> GEARS:
+def model(tmp_path_factory, toy_template, toy_go):
     data = PertData(tmp_path_factory.mktemp("names"), default_pert_graph=False, gene2go=toy_go)
     data.new_data_process("toy", toy_template)
     data.prepare_split(split="simulation", seed=1)
@@ -140,7 +133,7 @@ def model(
 
 
 @pytest.mark.parametrize(("module", "name"), ALL)
-def test_a_name_is_imported_or_its_replacement_is_named(module: str, name: str) -> None:
+def test_a_name_is_imported_or_its_replacement_is_named(module, name):
     found = imported(module, name)
     if isinstance(found, str) and name != "__version__":
         for path in re.findall(r"\bgears\.[\w.]*\w", found):  # the replacement exists
@@ -156,7 +149,7 @@ def names_of(function: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("owner", METHODS)
-def test_methods_take_the_published_arguments(owner: type, model: GEARS) -> None:
+def test_methods_take_the_published_arguments(owner, model):
     for name, arguments in METHODS[owner].items():
         method = getattr(owner, name)
         if not isinstance(method, Gone):
@@ -166,7 +159,7 @@ def test_methods_take_the_published_arguments(owner: type, model: GEARS) -> None
 
 @pytest.mark.parametrize(("owner", "name"), [(owner, name) for owner in METHODS for name in [
     *METHODS[owner], *ATTRIBUTES[owner].split()]])  # fmt: skip
-def test_an_attribute_is_there_or_its_replacement_is_named(owner: type, name: str, model: GEARS) -> None:
+def test_an_attribute_is_there_or_its_replacement_is_named(owner, name, model):
     instance: Any = model if owner is GEARS else model.pert_data
     if isinstance(getattr(owner, name, None), Gone):
         with pytest.raises(AttributeError, match=REPLACED.pattern):
@@ -175,11 +168,11 @@ def test_an_attribute_is_there_or_its_replacement_is_named(owner: type, name: st
         getattr(instance, name)
 
 
-def test_paths_join_to_strings(model: GEARS) -> None:
+def test_paths_join_to_strings(model):
     assert model.data_path + "/toy" == str(model.pert_data.dataset_path)
 
 
-def test_a_misspelt_name_is_still_an_error() -> None:
+def test_a_misspelt_name_is_still_an_error():
     with pytest.raises(ImportError, match="cannot import name 'dataverse'"):
         exec("from gears.utils import dataverse")
 
@@ -208,7 +201,7 @@ def table() -> str:
     return "\n".join(rows)
 
 
-def test_the_page_has_the_table_of_these_names() -> None:
+def test_the_page_has_the_table_of_these_names():
     page = PAGE.read_text()
     assert table() in page
     assert with_table(page, "names", table()) == page

@@ -3,8 +3,6 @@
 ``python tests/cell_gears/test_scripts.py`` writes their table in ``docs/cell_gears.md``.
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import os
@@ -13,17 +11,12 @@ import runpy
 import shutil
 import tarfile
 import threading
-from collections.abc import Iterator
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from old_screens import few_genes, put_norman, renamed
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 SCRIPTS = sorted(Path(__file__).with_name("scripts").glob("*.py"))
 PAGE = Path(__file__).parents[2] / "docs" / "cell_gears.md"
@@ -38,7 +31,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, toy_template: AnnData) -> Iterator[Path]:
+def folder(tmp_path_factory, toy_template):
     """A working folder with screen and trained model; the annotation is that of few genes."""
     folder = tmp_path_factory.mktemp("scripts")
     put_norman(folder, renamed(toy_template.copy()))
@@ -52,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, toy_template: AnnData) -> I
 
 
 @pytest.fixture(scope="module")
-def url(folder: Path) -> Iterator[str]:
+def url(folder):
     """Address of a server with the files that the demo of inference downloads."""
     served = folder / "served"
     served.mkdir()
@@ -73,7 +66,7 @@ def url(folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
-def test_it_runs(script: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_runs(script, url, monkeypatch):
     monkeypatch.setenv("FILES_URL", url)
     if script.stem != FIRST:  # ran for the others
         runpy.run_path(str(script))
@@ -112,7 +105,7 @@ def with_table(page: str, name: str, rows: str) -> str:
     )
 
 
-def test_the_page_has_the_table_of_these_scripts() -> None:
+def test_the_page_has_the_table_of_these_scripts():
     page = PAGE.read_text()
     assert table() in page
     assert with_table(page, "scripts", table()) == page

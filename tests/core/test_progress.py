@@ -1,7 +1,5 @@
 """Progress: bars where somebody watches, lines in a log, nothing where nobody wants to know."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import logging
@@ -12,14 +10,13 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gears.core import progress as module
-from gears.core.progress import LineHandler, Report, followed, progress, send_progress
+from gears.core.progress import Report, followed, progress, send_progress
 
 
 class Terminal(io.StringIO):
@@ -34,7 +31,7 @@ def write_to(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> io.StringI
 
 
 @pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+def terminal(monkeypatch):
     """A terminal on stderr, INFO lines shown, and no delay."""
     shown, logger = Terminal(), logging.getLogger("gears")
     level = logger.level
@@ -46,7 +43,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
     assert not module._drawn
 
 
-def test_a_bar_says_how_far_how_fast_and_how_long_still(terminal: Terminal) -> None:
+def test_a_bar_says_how_far_how_fast_and_how_long_still(terminal):
     with progress(4, "training", "steps") as advance:
         advance(1)
         bar = module._drawn["training"]
@@ -58,7 +55,7 @@ def test_a_bar_says_how_far_how_fast_and_how_long_still(terminal: Terminal) -> N
     assert "training:" in terminal.getvalue()
 
 
-def test_a_terminal_without_a_width_gets_a_bar_all_the_same() -> None:
+def test_a_terminal_without_a_width_gets_a_bar_all_the_same():
     """In a real terminal whose width is 0, as some containers give it."""
     code = (
         "import logging, gears.core.progress as module; logging.getLogger('gears').setLevel(20); module.DELAY = 0.0\n"
@@ -73,7 +70,7 @@ def test_a_terminal_without_a_width_gets_a_bar_all_the_same() -> None:
     assert b"training:  25%|" in shown
 
 
-def test_nothing_before_two_seconds(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_before_two_seconds(terminal, monkeypatch):
     monkeypatch.setattr(module, "DELAY", 2.0)
     assert list(followed("abc", 3, "reading", "letters")) == ["a", "b", "c"]
     assert terminal.getvalue() == ""
@@ -81,13 +78,7 @@ def test_nothing_before_two_seconds(terminal: Terminal, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("where", ["terminal", "log"])
 @pytest.mark.parametrize("why", ["no INFO lines", "verbose=False"])
-def test_quiet(
-    terminal: Terminal,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    why: str,
-    where: str,
-) -> None:
+def test_quiet(terminal, monkeypatch, caplog, why, where):
     shown = terminal if where == "terminal" else write_to(io.StringIO(), monkeypatch)
     if why == "no INFO lines":
         logging.getLogger("gears").setLevel(logging.WARNING)
@@ -97,9 +88,7 @@ def test_quiet(
     assert shown.getvalue() == caplog.text == ""
 
 
-def test_a_log_gets_lines(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_log_gets_lines(terminal, monkeypatch, caplog):
     """The first after the delay, the next ones LINE_EVERY seconds apart, none at the end."""
     write_to(io.StringIO(), monkeypatch)
     now = 0.0
@@ -115,9 +104,7 @@ def test_a_log_gets_lines(
     assert caplog.records[1].message == "training: 132 of 400 steps (33%), about 01:04 left; loss 32"
 
 
-def test_work_whose_end_nobody_knows_is_counted(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_work_whose_end_nobody_knows_is_counted(terminal, monkeypatch, caplog):
     with progress(None, "fitting the prior", "iterations") as advance:
         advance(3)
         assert str(module._drawn["fitting the prior"]).startswith("fitting the prior: 3 iterations [")
@@ -127,41 +114,15 @@ def test_work_whose_end_nobody_knows_is_counted(
     assert caplog.messages == ["fitting the prior: 3 iterations"]
 
 
-def test_the_bar_shows_loss_and_validation(terminal: Terminal) -> None:
-    with progress(4, "training", "steps") as advance:
-        advance(1, "epoch 1, loss 0.5")
-        advance(1)
-        assert "epoch 1, loss 0.5" in str(module._drawn["training"])
-
-
-def test_a_notebook_counts_as_watching(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_counts_as_watching(terminal, monkeypatch):
     write_to(io.StringIO(), monkeypatch)
     assert not module.watched()
     shell = type("ZMQInteractiveShell", (), {})()
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert module.watched()
 
 
-def test_log_lines_stand_above_the_bar(terminal: Terminal) -> None:
-    handler = LineHandler(terminal)
-    with progress(2, "training", "steps") as advance:
-        advance(1)
-        handler.emit(logging.makeLogRecord({"msg": "epoch 1/2", "levelno": logging.INFO}))
-    lines = terminal.getvalue().split("\r")
-    assert any(part.endswith("epoch 1/2\n") and "training" not in part for part in lines)
-
-
-def test_an_error_takes_the_bar_away(terminal: Terminal) -> None:
-    def broken() -> Iterator[int]:
-        yield 1
-        raise KeyError
-
-    with pytest.raises(KeyError):
-        list(followed(broken(), 2, "reading", "cells"))
-    assert not module._drawn
-
-
-def test_a_worker_sends_and_its_parent_draws(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_sends_and_its_parent_draws(terminal, monkeypatch):
     from gears.distributed.launch import Worker
 
     sent: list[Any] = []
@@ -175,7 +136,7 @@ def test_a_worker_sends_and_its_parent_draws(terminal: Terminal, monkeypatch: py
     assert sent == [Report("training", "steps", done, 7) for done in (3, 7, None)]
     waiting = [("progress", tuple(report)) for report in sent[:2]]
     channel = SimpleNamespace(closed=False, poll=lambda: bool(waiting), recv=lambda: waiting.pop(0))
-    worker = Worker(0, SimpleNamespace(exitcode=None), channel)  # type: ignore[arg-type]
+    worker = Worker(0, SimpleNamespace(exitcode=None), channel)
     worker.listen()
     assert module._drawn["training"].n == 7
     waiting.append(("progress", tuple(sent[2])))
@@ -184,9 +145,7 @@ def test_a_worker_sends_and_its_parent_draws(terminal: Terminal, monkeypatch: py
     assert worker.error is None
 
 
-def test_training_is_followed_and_ends_without_a_bar(
-    terminal: Terminal, tmp_path: Any, toy_adata: Any, toy_go: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_training_is_followed_and_ends_without_a_bar(terminal, tmp_path, toy_adata, toy_go, monkeypatch):
     from gears import GEARS, PertData
 
     seen: list[Report] = []
@@ -206,3 +165,13 @@ def test_training_is_followed_and_ends_without_a_bar(
     seen.clear()
     model.train(steps=2, verbose=False, **options)
     assert not [report for report in seen if report.what == "training"]
+
+
+def test_an_error_takes_the_bar_away(terminal):
+    def broken():
+        yield 1
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        list(followed(broken(), 2, "reading", "cells"))
+    assert not module._drawn

@@ -1,22 +1,92 @@
-"""Moments: equal to the definition, whatever the chunks, and robust where raw sums are not."""
+"""Moments equal to their definition; differential expression equal to scanpy, scipy and the published lists."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import TYPE_CHECKING
+import json
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import sparse
+from scipy import sparse, stats
 
-from gears.data.screen.cells import CellMatrix
+from gears.data.published import published_uns
 from gears.data.screen.files import STATISTICS
-from gears.data.screen.moments import ConditionMoments, condition_chunks, condition_moments
+from gears.data.screen.moments import ConditionMoments, condition_moments
 from gears.data.screen.prepare import prepare_screen
+from gears.data.screen.statistics import ConditionStatistics, rank_genes, rank_rows, welch_t
 
-if TYPE_CHECKING:
-    from anndata import AnnData
+
+def statistics_of(
+    means: list[list[float]], variances: list[list[float]], n: list[int]
+) -> ConditionStatistics:
+    """From sample variances; the first row is the control."""
+    n_C = np.array(n, dtype=float)
+    m2 = np.array(variances) * ((n_C - 1) / n_C)[:, None]
+    zeros = np.zeros_like(m2)
+    control_of = np.zeros(len(n), dtype=np.int64)
+    return ConditionStatistics(n_C, np.array(means), m2, *[zeros] * 5, control_of)
+
+
+def test_t_is_scipys():
+    rng = np.random.default_rng(0)
+    means, variances = rng.random((5, 40)), rng.random((5, 40)) + 0.01
+    n = [30, 2, 7, 100, 12]
+    t = welch_t(statistics_of(means.tolist(), variances.tolist(), n), np.arange(1, 5))
+    for row in range(1, 5):
+        both = [(means[i], np.sqrt(variances[i]), n[i]) for i in (row, 0)]
+        expected = stats.ttest_ind_from_stats(*both[0], *both[1], equal_var=False).statistic
+        np.testing.assert_allclose(t[row - 1], expected, rtol=1e-12)
+
+
+def test_ties_go_by_gene_name():
+    t = np.array([[1.0, -1.0 - 1e-12, 3.0, 1.0]])
+    assert rank_rows(t, ["D", "C", "A", "B"], 4).tolist() == [[2, 3, 1, 0]]
+
+
+def test_ranking_equals_scanpy(toy_template, toy_screen):
+    import scanpy
+
+    adata = toy_template.copy()
+    adata.uns["log1p"] = {"base": None}
+    adata.obs["condition"] = adata.obs["condition"].astype("category")
+    scanpy.tl.rank_genes_groups(
+        adata, "condition", method="t-test", reference="ctrl", rankby_abs=True, use_raw=False
+    )
+    scores, names = adata.uns["rank_genes_groups"]["scores"], adata.uns["rank_genes_groups"]["names"]
+    ranking = rank_genes(toy_screen.statistics, toy_screen.gene_names, 30)
+    for label in scores.dtype.names:
+        i = toy_screen.id_of(label)
+        ours = dict(zip(ranking.order[i].tolist(), ranking.scores[i].tolist(), strict=True))
+        theirs = dict(zip(map(toy_screen.gene_ids.index, names[label]), scores[label], strict=True))
+        np.testing.assert_allclose([ours[g] for g in theirs], list(theirs.values()), rtol=2e-5, atol=1e-6)
+        assert [toy_screen.gene_ids[g] for g in ranking.order[i, :10]] == names[label].tolist()[:10]
+
+
+def test_top_genes(toy_screen):
+    ranking = toy_screen.de
+    some = toy_screen.id_of("GX03+ctrl")
+    assert ranking.top(some).dtype == np.int64
+    assert len(ranking.top(some)) == 20
+    assert len(ranking.top(some, 500)) == 30  # no more genes than there are
+    assert len(ranking.top(toy_screen.control_id)) == 0
+    scores = np.abs(ranking.scores[some])
+    assert np.all(np.diff(scores) <= 1e-9)
+    with pytest.raises(ValueError, match="rank_genes"):
+        rank_genes(toy_screen.statistics, toy_screen.gene_names, 5).top(1, 10)
+
+
+@pytest.mark.shared
+def test_published_gene_lists_come_out(norman, shared):
+    reference = json.loads((shared / "reference" / "norman_subset_de_and_metrics.json").read_text())
+    uns = published_uns(norman)
+    assert set(uns["rank_genes_groups_cov_all"]) == set(reference["rank_genes_groups_cov_all_top50"])
+    for name, genes in reference["rank_genes_groups_cov_all_top50"].items():
+        ranked = uns["rank_genes_groups_cov_all"][name]
+        assert len(ranked) == 500
+        assert ranked[:20] == genes[:20]
+    for key in ("top_non_dropout_de_20", "top_non_zero_de_20", "non_zeros_gene_idx", "non_dropout_gene_idx"):
+        assert set(uns[key]) == set(reference[key])
+        for name, expected in reference[key].items():
+            assert uns[key][name].tolist() == expected, (key, name)
 
 
 def direct(dense: np.ndarray, ids: np.ndarray, n_conditions: int) -> dict[str, np.ndarray]:
@@ -35,26 +105,7 @@ def direct(dense: np.ndarray, ids: np.ndarray, n_conditions: int) -> dict[str, n
     return found
 
 
-def sample(
-    seed: int, n_cells: int = 60, n_genes: int = 7, n_conditions: int = 4
-) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    dense = (rng.gamma(2.0, 1.0, (n_cells, n_genes)) * (rng.random((n_cells, n_genes)) < 0.4)).astype(
-        np.float32
-    )
-    return dense, rng.integers(0, n_conditions, n_cells)
-
-
-def test_merging_something_empty_changes_nothing() -> None:
-    dense, ids = sample(5)
-    moments = condition_moments(sparse.csr_matrix(dense), ids, 4)
-    before = [moments.mean.copy(), *(moments.central(k).copy() for k in (2, 3, 4))]
-    moments.merge_conditions(np.arange(4), ConditionMoments(4, dense.shape[1]))
-    for old, new in zip(before, [moments.mean, *(moments.central(k) for k in (2, 3, 4))], strict=True):
-        np.testing.assert_array_equal(old, new)
-
-
-def test_small_spread_about_a_large_mean_is_kept() -> None:
+def test_small_spread_about_a_large_mean_is_kept():
     """Raw float32 sums of powers lose all of it."""
     rng = np.random.default_rng(1)
     dense = (9 + 1e-3 * rng.standard_normal((4000, 3))).astype(np.float32)
@@ -66,19 +117,6 @@ def test_small_spread_about_a_large_mean_is_kept() -> None:
     raw = (dense**4).mean(axis=0) - 4 * (dense**3).mean(axis=0) * dense.mean(axis=0)
     raw = raw + 6 * (dense**2).mean(axis=0) * dense.mean(axis=0) ** 2 - 3 * dense.mean(axis=0) ** 4
     assert np.all(np.abs(raw - expected["m4"][0]) > 1e3 * expected["m4"][0])
-
-
-def test_a_constant_gene_has_no_variance_at_all() -> None:
-    dense = np.full((50, 2), np.float32(1.1))
-    moments = condition_moments(sparse.csr_matrix(dense), np.zeros(50, dtype=int), 1)
-    assert np.all(moments.central(2) < 1e-30)
-
-
-def test_chunks_cover_every_cell_once_and_hold_few_conditions() -> None:
-    dense, ids = sample(2, n_cells=200, n_conditions=40)
-    chunks = list(condition_chunks((dense != 0).sum(axis=1), ids, 7, chunk_values=70))
-    assert sorted(np.concatenate(chunks).tolist()) == list(range(200))
-    assert max(len(np.unique(ids[rows])) for rows in chunks) <= 70 // 7
 
 
 def hard_screen(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -119,9 +157,7 @@ def assert_moments_within(
 
 @settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), chunk_values=st.integers(1, 400), parts=st.integers(1, 6), data=st.data())
-def test_any_chunks_merged_in_any_order_are_exact(
-    seed: int, chunk_values: int, parts: int, data: st.DataObject
-) -> None:
+def test_any_chunks_merged_in_any_order_are_exact(seed, chunk_values, parts, data):
     dense, ids = hard_screen(seed)
     matrix = sparse.csr_matrix(dense)
     whole = condition_moments(matrix, ids, 5, control_id=0, chunk_values=chunk_values)
@@ -140,26 +176,7 @@ def test_any_chunks_merged_in_any_order_are_exact(
     np.testing.assert_array_equal(total.below, whole.below)
 
 
-def assert_same(left: ConditionMoments, right: ConditionMoments) -> None:
-    scale = np.abs(right.mean) + np.sqrt(right.central(2))
-    assert np.all(np.abs(left.mean - right.mean) <= 1e-10 * scale)
-    for order in (2, 3, 4):
-        assert np.all(np.abs(left.central(order) - right.central(order)) <= 1e-10 * scale**order)
-    for name in ("nonzero", "above", "below", "n"):
-        np.testing.assert_array_equal(getattr(left, name), getattr(right, name))
-
-
-def test_processes_give_the_same(tmp_path: Path) -> None:
-    dense, ids = hard_screen(1)
-    matrix = sparse.csr_matrix(dense)
-    CellMatrix.write(tmp_path, [matrix])
-    expected = condition_moments(matrix, ids, 5, control_id=0)
-    for cells in (matrix, CellMatrix(tmp_path, dense.shape[1])):
-        found = condition_moments(cells, ids, 5, control_id=0, chunk_values=60, workers=2)
-        assert_same(found, expected)
-
-
-def test_screen_keeps_shares_about_its_control_mean(toy_template: AnnData, tmp_path: Path) -> None:
+def test_screen_keeps_shares_about_its_control_mean(toy_template, tmp_path):
     one = prepare_screen(toy_template, tmp_path / "one")
     two = prepare_screen(toy_template, tmp_path / "two", workers=2)
     assert one.content_hash == two.content_hash

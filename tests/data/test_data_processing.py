@@ -1,29 +1,25 @@
 """Preparing: equal results for every kind of matrix, the caller's object untouched, folders whole."""
 
-from __future__ import annotations
-
 import logging
 import pickle
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anndata
 import numpy as np
 import pandas as pd
 import pytest
+from anndata import AnnData
 from scipy import sparse
 
+from gears import PertData
 from gears.data.published import published_uns
-from gears.data.reading.matrix import as_csr, log_normalize
+from gears.data.reading.matrix import as_csr
 from gears.data.screen import files
-from gears.data.screen.files import H5AD, STATISTICS
+from gears.data.screen.files import STATISTICS
 from gears.data.screen.prepare import prepare_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.files.formats import content_hash, read_json, write_json
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 
 def unsorted(matrix: sparse.csr_matrix) -> sparse.csr_matrix:
@@ -44,7 +40,6 @@ FORMS: dict[str, Any] = {
     "dense": lambda x: x.toarray(),
     "dense float64, column order": lambda x: np.asfortranarray(x.toarray().astype(np.float64)),
     "csc": lambda x: x.tocsc(),
-    "csr_array": lambda x: sparse.csr_array(x),
     "csc_array": lambda x: sparse.csc_array(x),
     "csr float64": lambda x: x.astype(np.float64),
     "not canonical": unsorted,
@@ -52,11 +47,12 @@ FORMS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_matrix_gives_the_same_screen(
-    form: str, toy_adata: AnnData, toy_screen: PreparedScreen, tmp_path: Path
-) -> None:
+def test_every_form_of_matrix_gives_the_same_screen(form, toy_adata, toy_screen, tmp_path):
+    """And the caller's object is not modified."""
     toy_adata.X = FORMS[form](toy_adata.X)
+    before = fingerprint(toy_adata)
     screen = prepare_screen(toy_adata, tmp_path / "toy")
+    assert fingerprint(toy_adata) == before
     assert screen.content_hash == toy_screen.content_hash
     np.testing.assert_array_equal(screen.statistics.m4, toy_screen.statistics.m4)
     np.testing.assert_array_equal(screen.cells.csr().toarray(), toy_screen.cells.csr().toarray())
@@ -70,24 +66,7 @@ def fingerprint(adata: AnnData) -> str:
     return content_hash(*arrays, *tables)
 
 
-@pytest.mark.parametrize("form", ["csr", "not canonical", "dense"])
-def test_the_callers_object_is_not_modified(form: str, toy_adata: AnnData, tmp_path: Path) -> None:
-    if form != "csr":
-        toy_adata.X = FORMS[form](toy_adata.X)
-    before = fingerprint(toy_adata)
-    prepare_screen(toy_adata, tmp_path / "toy")
-    assert fingerprint(toy_adata) == before
-
-
-def test_views_are_accepted(toy_adata: AnnData, tmp_path: Path) -> None:
-    view = toy_adata[:150]
-    assert view.is_view
-    screen = prepare_screen(view, tmp_path / "toy")
-    assert view.is_view
-    assert screen.cells.shape == (150, 30)
-
-
-def test_normalize_equals_scanpy(toy_adata: AnnData, tmp_path: Path) -> None:
+def test_normalize_equals_scanpy(toy_adata, tmp_path):
     import scanpy
 
     counts = toy_adata.X.copy()
@@ -104,31 +83,7 @@ def test_normalize_equals_scanpy(toy_adata: AnnData, tmp_path: Path) -> None:
         np.testing.assert_allclose(screen.cells.csr().toarray(), expected.X.toarray(), rtol=1e-6)
 
 
-def test_normalized_values_do_not_depend_on_other_cells(toy_adata: AnnData) -> None:
-    """Bit for bit: neither on how many are computed at a time nor on cells without counts among them."""
-    counts = np.tile(np.rint(np.expm1(toy_adata.X.toarray())), (6, 1))
-    counts[[0, 7, 1030, 1295]] = 0
-    whole = log_normalize(as_csr(counts)).toarray()
-    np.testing.assert_array_equal(whole[500:1100], log_normalize(as_csr(counts[500:1100])).toarray())
-    factors = 1e4 / np.maximum(counts.sum(axis=1, dtype=np.float64), 1)
-    np.testing.assert_array_equal(whole, np.log1p(counts * factors[:, None]).astype(np.float32))
-    assert log_normalize(as_csr(counts[:1])).nnz == 0
-
-
-def test_statistics_are_those_of_the_cells(toy_adata: AnnData, toy_screen: PreparedScreen) -> None:
-    dense = toy_adata.X.toarray().astype(np.float64)
-    for label in ("ctrl", "GX03+ctrl", "GX00+GX02"):
-        rows = dense[(toy_adata.obs["condition"] == label).to_numpy()]
-        i = toy_screen.id_of(label)
-        statistics = toy_screen.statistics
-        assert statistics.n[i] == len(rows)
-        np.testing.assert_allclose(statistics.mean[i], rows.mean(axis=0), rtol=1e-12)
-        np.testing.assert_allclose(statistics.m2[i], rows.var(axis=0), rtol=1e-10, atol=1e-15)
-        np.testing.assert_allclose(statistics.nonzero[i], (rows != 0).mean(axis=0), rtol=1e-12)
-        np.testing.assert_array_equal(statistics.mean_nonzero[i], rows.any(axis=0))
-
-
-def test_two_spellings_share_statistics_and_lists(toy_adata: AnnData, tmp_path: Path) -> None:
+def test_two_spellings_share_statistics_and_lists(toy_adata, tmp_path):
     once = prepare_screen(toy_adata, tmp_path / "once")
     labels = toy_adata.obs["condition"].astype(str).to_numpy()
     labels[np.flatnonzero(labels == "GX03+ctrl")[:5]] = "ctrl+GX03"
@@ -143,7 +98,7 @@ def test_two_spellings_share_statistics_and_lists(toy_adata: AnnData, tmp_path: 
         np.testing.assert_array_equal(lists["cellA_GX03+ctrl_1+1"], lists["cellA_ctrl+GX03_1+1"])
 
 
-def test_the_published_layout(toy_adata: AnnData, tmp_path: Path) -> None:
+def test_the_published_layout(toy_adata, tmp_path):
     toy_adata.obs["a/b"] = 1
     toy_adata.obs["mixed"] = ["x", 2] * (toy_adata.n_obs // 2)
     toy_adata.obs["when"] = pd.Timestamp("2020-01-01")
@@ -167,19 +122,10 @@ def test_the_published_layout(toy_adata: AnnData, tmp_path: Path) -> None:
     np.testing.assert_array_equal(written.obs["condition_id"], screen.cell_condition)
 
 
-def test_slashes_in_perturbed_genes_are_fine(toy_adata: AnnData, tmp_path: Path) -> None:
-    labels = toy_adata.obs["condition"].astype(str).str.replace("GX03", "GX/03", regex=False)
-    toy_adata.obs["condition"] = labels
-    screen = PreparedScreen.open(prepare_screen(toy_adata, tmp_path / "toy").folder)
-    assert len(screen.cells_of(screen.id_of("GX/03+ctrl"))) == 12
-
-
 # Folders
 
 
-def test_the_same_content_is_reused_and_other_content_replaces_all(
-    toy_adata: AnnData, tmp_path: Path
-) -> None:
+def test_the_same_content_is_reused_and_other_content_replaces_all(toy_adata, tmp_path):
     folder = tmp_path / "toy"
     first = prepare_screen(toy_adata, folder)
     (folder / "splits").mkdir()
@@ -198,7 +144,7 @@ def test_the_same_content_is_reused_and_other_content_replaces_all(
     assert prepare_screen(toy_adata, folder, skip_calc_de=True).content_hash != second.content_hash
 
 
-def test_a_folder_that_is_no_screen_is_never_replaced(toy_adata: AnnData, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_screen_is_never_replaced(toy_adata, tmp_path):
     (tmp_path / "toy").mkdir()
     (tmp_path / "toy" / "thesis.txt").write_text("years of work")
     with pytest.raises(FileExistsError, match="is no prepared screen"):
@@ -206,30 +152,7 @@ def test_a_folder_that_is_no_screen_is_never_replaced(toy_adata: AnnData, tmp_pa
     assert (tmp_path / "toy" / "thesis.txt").read_text() == "years of work"
 
 
-def test_a_failure_half_way_leaves_nothing(
-    toy_adata: AnnData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any) -> None:
-        msg = "disk full"
-        raise OSError(msg)
-
-    monkeypatch.setattr(files, "_write_h5ad", fail)
-    with pytest.raises(OSError, match="disk full"):
-        prepare_screen(toy_adata, tmp_path / "toy")
-    assert [path.name for path in tmp_path.iterdir() if path.name != ".toy.lock"] == []
-
-
-def test_several_at_once(toy_adata: AnnData, toy_screen: PreparedScreen, tmp_path: Path) -> None:
-    """File locks of separate objects exclude each other between threads as between processes."""
-    with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: prepare_screen(toy_adata, tmp_path / "toy").content_hash, range(8)))
-    assert found == [toy_screen.content_hash] * 8
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".toy.lock", "toy"]
-
-
-def test_damaged_folders_are_named_and_made_again(
-    toy_adata: AnnData, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_damaged_folders_are_named_and_made_again(toy_adata, tmp_path, caplog):
     folder = prepare_screen(toy_adata, tmp_path / "toy").folder
     data = folder / "cells" / "data.npy"
     data.write_bytes(data.read_bytes()[:-40])
@@ -244,10 +167,13 @@ def test_damaged_folders_are_named_and_made_again(
         PreparedScreen.open(folder)
 
 
-def test_other_format_versions_are_refused(toy_adata: AnnData, tmp_path: Path) -> None:
+def test_changed_manifests_and_other_format_versions_are_refused(toy_adata, tmp_path):
     folder = prepare_screen(toy_adata, tmp_path / "toy").folder
     manifest = read_json(folder / "manifest.json")
     assert manifest["versions"]["numpy"] == np.__version__
+    write_json(folder / "manifest.json", manifest | {"has_negative": True})
+    with pytest.raises(ValueError, match="was changed after it was written"):
+        PreparedScreen.open(folder)
     write_json(folder / "manifest.json", manifest | {"format_version": 99})
     with pytest.raises(ValueError, match="format version 99, this release reads 2"):
         PreparedScreen.open(folder)
@@ -261,7 +187,7 @@ def test_other_format_versions_are_refused(toy_adata: AnnData, tmp_path: Path) -
 # The prepared screen
 
 
-def test_cells_by_number(toy_adata: AnnData, toy_screen: PreparedScreen) -> None:
+def test_cells_by_number(toy_adata, toy_screen):
     dense = toy_adata.X.toarray()
     ids = [5, 200, 5, 0]
     rows = toy_screen.cells.rows(ids)
@@ -271,18 +197,15 @@ def test_cells_by_number(toy_adata: AnnData, toy_screen: PreparedScreen) -> None
     assert toy_screen.cells.rows([]).shape == (0, 30)
 
 
-def test_cells_are_mapped_and_travel_light(toy_screen: PreparedScreen) -> None:
+def test_screens_travel_light(toy_screen):
     screen = PreparedScreen.open(toy_screen.folder)
-    data = screen.cells._arrays[0]
-    assert isinstance(data.base, np.memmap)
-    assert not data.flags.writeable
     _ = screen.statistics.mean
     assert len(pickle.dumps(screen)) < 5000
     again = pickle.loads(pickle.dumps(screen))
     np.testing.assert_array_equal(again.cells.rows([1, 2]), screen.cells.rows([1, 2]))
 
 
-def test_conditions_and_cells(toy_screen: PreparedScreen) -> None:
+def test_conditions_and_cells(toy_screen):
     assert toy_screen.conditions[toy_screen.control_id].is_control
     assert toy_screen.control_cells.tolist() == list(range(60))
     assert toy_screen.cells_of(toy_screen.id_of("GX00+ctrl")).tolist() == list(range(60, 72))
@@ -292,9 +215,7 @@ def test_conditions_and_cells(toy_screen: PreparedScreen) -> None:
         toy_screen.id_of("GX0+ctrl")
 
 
-def test_a_screen_without_some_conditions(
-    toy_adata: AnnData, toy_screen: PreparedScreen, tmp_path: Path
-) -> None:
+def test_a_screen_without_some_conditions(toy_adata, toy_screen, tmp_path):
     dropped = [c for c in toy_screen.conditions if "GX03" in c.genes]
     view = toy_screen.without(dropped)
     kept = toy_adata[~toy_adata.obs["condition"].astype(str).str.contains("GX03")].copy()
@@ -305,8 +226,6 @@ def test_a_screen_without_some_conditions(
         np.testing.assert_array_equal(getattr(view, name), getattr(fresh, name))
     np.testing.assert_array_equal(view.cells.csr().toarray(), fresh.cells.csr().toarray())
     np.testing.assert_allclose(view.statistics.m2, fresh.statistics.m2, rtol=1e-12)
-    assert view.de is not None
-    assert fresh.de is not None
     np.testing.assert_array_equal(view.de.order, fresh.de.order)
     assert view.content_hash != toy_screen.content_hash
     assert pickle.loads(pickle.dumps(view)).labels == view.labels
@@ -316,23 +235,16 @@ def test_a_screen_without_some_conditions(
         toy_screen.without([toy_screen.conditions[toy_screen.control_id]])
 
 
-def test_what_is_no_matrix_is_refused() -> None:
+def test_what_is_no_matrix_is_refused():
     with pytest.raises(TypeError, match="found list"):
         as_csr([[1.0]])
     with pytest.raises(TypeError, match="of object"):
         as_csr(np.array([["a"]], dtype=object))
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_tables_too_large_to_be_held_are_the_same(
-    workers: int,
-    toy_adata: AnnData,
-    toy_screen: PreparedScreen,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_tables_too_large_to_be_held_are_the_same(toy_adata, toy_screen, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MOST_TABLE_VALUES", 2 * toy_adata.n_vars)  # two conditions at a time
-    screen = prepare_screen(toy_adata, tmp_path / "blocks", workers=workers)
+    screen = prepare_screen(toy_adata, tmp_path / "blocks")
     assert screen.content_hash == toy_screen.content_hash
     for name in STATISTICS:
         found, expected = getattr(screen.statistics, name), getattr(toy_screen.statistics, name)
@@ -342,9 +254,55 @@ def test_tables_too_large_to_be_held_are_the_same(
     screen.verify()
 
 
-def test_the_h5ad_of_a_prepared_screen_reads_as_it_was(toy_screen: PreparedScreen) -> None:
-    adata = anndata.read_h5ad(toy_screen.folder / H5AD)
-    np.testing.assert_array_equal(adata.X.toarray(), toy_screen.cells.csr().toarray())
-    assert adata.X.indices.dtype == adata.X.indptr.dtype == np.int32
-    assert adata.X.dtype == np.float32
-    np.testing.assert_array_equal(adata[::-1].X.toarray(), adata.X.toarray()[::-1])
+def prepared(folder: Path, name: str, adata: AnnData) -> PertData:
+    data = PertData(folder, default_pert_graph=False)
+    data.new_data_process(name, adata)
+    return data
+
+
+def loaded(folder: Path, **where: Any) -> PertData:
+    data = PertData(folder, default_pert_graph=False)
+    data.load(**where)
+    return data
+
+
+@pytest.fixture(scope="module")
+def whole(small_screen):
+    return small_screen[0]
+
+
+@pytest.fixture(scope="module")
+def part(whole):
+    """Another screen: without one gene."""
+    return whole[:, :-1].copy()
+
+
+def test_names_that_differ_in_case_are_two_screens(whole, part, tmp_path):
+    prepared(tmp_path, "ToySet", whole)
+    prepared(tmp_path, "TOYSET", part)
+    for name, adata in (("ToySet", whole), ("TOYSET", part)):
+        assert loaded(tmp_path, data_name=name).screen.cells.shape[1] == adata.n_vars
+        assert loaded(tmp_path, data_path=tmp_path / name).screen.cells.shape[1] == adata.n_vars
+    with pytest.raises(ValueError, match="which of TOYSET, ToySet is meant"):
+        loaded(tmp_path, data_name="toyset")
+
+
+@pytest.mark.parametrize("name", ["toyset", "TOYSET"])
+def test_a_name_in_another_case_finds_the_only_one(name, whole, tmp_path):
+    prepared(tmp_path, "ToySet", whole)
+    assert loaded(tmp_path, data_name=name).screen.folder.name == "ToySet"
+    assert loaded(tmp_path, data_path=tmp_path / name).screen.folder.name == "ToySet"
+
+
+def test_a_second_file_of_one_stem_is_reported(whole, part, tmp_path, caplog):
+    files = []
+    for folder, adata in (("rep1", whole), ("rep2", part)):
+        (tmp_path / folder).mkdir()
+        files.append(tmp_path / folder / "screen.h5ad")
+        adata.write_h5ad(files[-1])
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        loaded(tmp_path / "work", data_path=files[0])
+        loaded(tmp_path / "work", data_path=files[0])
+        assert "replacing" not in caplog.text
+        loaded(tmp_path / "work", data_path=files[1])
+    assert caplog.text.count("replacing the prepared screen") == 1

@@ -1,25 +1,17 @@
 """Reports: everything wrong at once before preparing, what went and why after it; the command line says the same."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from gears.cli import main
-from gears.cli.parser import as_options
 from gears.data.checks.report import inspect_screen
 from gears.pertdata import PertData
 
-if TYPE_CHECKING:
-    from anndata import AnnData
-
 
 @pytest.fixture
-def bad(toy_adata: AnnData) -> AnnData:
+def bad(toy_adata):
     """A screen with a problem of every kind that does not hide another."""
     labels = toy_adata.obs["condition"].astype(str).to_numpy()
     labels[labels == "ctrl"] = "control"
@@ -33,7 +25,7 @@ def bad(toy_adata: AnnData) -> AnnData:
     return toy_adata
 
 
-def test_all_problems_come_at_once_each_with_number_example_and_remedy(bad: AnnData) -> None:
+def test_all_problems_come_at_once_each_with_number_example_and_remedy(bad):
     named = inspect_screen(bad)
     kinds = {finding.kind: finding for finding in named.findings}
     names = {"unreadable-label", "no-control", "repeated-gene-name", "separator-in-gene-name"}
@@ -48,7 +40,7 @@ def test_all_problems_come_at_once_each_with_number_example_and_remedy(bad: AnnD
     assert json.loads(json.dumps(named.to_dict()))["ok"] is False
 
 
-def test_a_good_screen(toy_adata: AnnData, toy_go: dict[str, set[str]]) -> None:
+def test_a_good_screen(toy_adata, toy_go):
     toy_adata.obs["condition"] = toy_adata.obs["condition"].astype(str).replace({"GX07+ctrl": "FAR+ctrl"})
     report = inspect_screen(toy_adata, is_gene=lambda gene: gene in toy_go, min_cells=13)
     assert not report.ok
@@ -62,9 +54,7 @@ def test_a_good_screen(toy_adata: AnnData, toy_go: dict[str, set[str]]) -> None:
     assert "ready to be prepared" in str(report)
 
 
-def test_the_summary_of_a_prepared_screen(
-    toy_adata: AnnData, toy_go: dict[str, set[str]], tmp_path: Path
-) -> None:
+def test_the_summary_of_a_prepared_screen(toy_adata, toy_go, tmp_path):
     labels = toy_adata.obs["condition"].astype(str).to_numpy()
     toy_adata = toy_adata[np.setdiff1d(np.arange(216), np.flatnonzero(labels == "GX07+ctrl")[3:])].copy()
     data = PertData(tmp_path, gene2go=toy_go)
@@ -78,30 +68,7 @@ def test_the_summary_of_a_prepared_screen(
     assert repr(data.summary()) == str(data.summary())
 
 
-def test_one_thing_is_said_of_one_thing(toy_adata: AnnData) -> None:
-    names = toy_adata.var["gene_name"].astype(object).to_numpy().copy()
-    names[3] = None
-    toy_adata.var["gene_name"] = names
-    toy_adata.obs["condition"] = toy_adata.obs["condition"].astype(object).where(np.arange(216) > 0, None)
-    text = str(inspect_screen(toy_adata, style="gears"))
-    assert "missing for 1 gene;" in text
-    assert "is missing for 1 cell;" in text
-
-
-def test_labels_that_are_no_text_are_one_problem_and_hide_none(toy_adata: AnnData) -> None:
-    toy_adata.obs["condition"] = np.arange(216) % 40
-    found = inspect_screen(toy_adata, style="gears").findings
-    assert [f.kind for f in found] == ["unreadable-label", "no-control"]
-    assert found[0].count == 216
-    assert "and 39 other labels like it" in found[0].what
-    labels = np.array(["control", "GX00+ctrl", "GX01+"] * 72, dtype=object)
-    labels[0] = None
-    toy_adata.obs["condition"] = labels
-    found = inspect_screen(toy_adata, style="gears").findings
-    assert [f.kind for f in found] == ["missing-label", "unreadable-label", "no-control"]
-
-
-def test_genes_in_other_letters_are_pointed_out(toy_adata: AnnData, tmp_path: Path) -> None:
+def test_genes_in_other_letters_are_pointed_out(toy_adata, tmp_path):
     labels = toy_adata.obs["condition"].astype(str)
     toy_adata.obs["condition"] = labels.replace({"GX07+ctrl": "gx07+ctrl"})
     toy_adata.obs["_index"] = 1
@@ -112,7 +79,7 @@ def test_genes_in_other_letters_are_pointed_out(toy_adata: AnnData, tmp_path: Pa
     assert "index_" in data.adata.obs
 
 
-def test_mixed_control_spellings_are_all_named(toy_adata: AnnData) -> None:
+def test_mixed_control_spellings_are_all_named(toy_adata):
     """Advice to pass one of them would make genes of the others."""
     labels = toy_adata.obs["condition"].astype(str)
     toy_adata.obs["condition"] = labels.replace({"ctrl": "control"}).to_numpy()
@@ -135,7 +102,7 @@ def test_mixed_control_spellings_are_all_named(toy_adata: AnnData) -> None:
 # The command
 
 
-def test_gears_inspect(toy_adata: AnnData, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_gears_inspect(toy_adata, tmp_path, capsys):
     toy_adata.obs = toy_adata.obs.rename(columns={"condition": "label"})
     toy_adata.obs["label"] = toy_adata.obs["label"].astype(str).str.replace("ctrl", "nt3", regex=False)
     toy_adata.write_h5ad(tmp_path / "toy.h5ad")
@@ -154,12 +121,3 @@ def test_gears_inspect(toy_adata: AnnData, tmp_path: Path, capsys: pytest.Captur
     assert main(["inspect", str(tmp_path / "absent.h5ad")]) == 2
     assert "there is no file or folder" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["toy.h5ad"]
-
-
-def test_remedies_in_the_spelling_of_the_command_line() -> None:
-    assert as_options("pass ctrl_label='a b', normalize=True") == "pass --ctrl-label 'a b', --normalize"
-    assert as_options("ctrl_label=['NT', 'x']") == """--ctrl-label '["NT", "x"]'"""
-    assert as_options("style='auto' or min_cells=2 (or more)") == "--style auto or --min-cells 2 (or more)"
-    assert as_options("skip_calc_de=False; gene_key=") == "--no-skip-calc-de; --gene-key"
-    no_options = "f(data_path=...) and x == 3 and unknown=3"
-    assert as_options(no_options) == no_options

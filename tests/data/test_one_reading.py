@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -63,9 +62,7 @@ SCREENS: dict[str, tuple[Callable[[AnnData], None], list[str]]] = {
 
 
 @pytest.mark.parametrize("case", SCREENS)
-def test_inspect_and_prepare_give_one_answer(
-    case: str, toy_adata: AnnData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_inspect_and_prepare_give_one_answer(case, toy_adata, tmp_path, capsys):
     change, options = SCREENS[case]
     change(toy_adata)
     toy_adata.write_h5ad(tmp_path / "screen.h5ad")
@@ -78,14 +75,14 @@ def test_inspect_and_prepare_give_one_answer(
     assert inspect_screen(toy_adata).ok or inspected or options
 
 
-def test_default_and_auto_are_one_screen(toy_adata: AnnData, tmp_path: Path) -> None:
+def test_default_and_auto_are_one_screen(toy_adata, tmp_path):
     data = PertData.from_adata(toy_adata, data_path=tmp_path, dataset_name="toy", verbose=False)
     again = PertData(tmp_path)
     again.new_data_process("toy", toy_adata)
     assert again.screen.content_hash == data.screen.content_hash
 
 
-def test_an_unknown_layout_names_the_columns_that_look_like_labels(toy_adata: AnnData) -> None:
+def test_an_unknown_layout_names_the_columns_that_look_like_labels(toy_adata):
     labels = toy_adata.obs["condition"].astype(str).replace({"ctrl": "mock"})
     toy_adata.obs = toy_adata.obs.assign(
         treat=labels, is_control=(labels == "mock").astype(int), n=range(216)
@@ -101,9 +98,7 @@ def test_an_unknown_layout_names_the_columns_that_look_like_labels(toy_adata: An
 
 
 @pytest.mark.parametrize("flag", ["conditioned", "conditions", "condition_"])
-def test_a_column_of_flags_is_never_the_column_of_labels(
-    flag: str, toy_adata: AnnData, tmp_path: Path
-) -> None:
+def test_a_column_of_flags_is_never_the_column_of_labels(flag, toy_adata, tmp_path):
     toy_adata.obs[flag] = (toy_adata.obs["condition"] != "ctrl").astype(int)
     del toy_adata.obs["condition"]
     with pytest.raises(ValueError, match="no column 'condition'") as caught:
@@ -111,9 +106,7 @@ def test_a_column_of_flags_is_never_the_column_of_labels(
     assert f"condition_key={flag!r}" not in str(caught.value)
 
 
-def test_options_of_inspect_are_options_of_prepare_and_train(
-    toy_adata: AnnData, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_of_inspect_are_options_of_prepare_and_train(toy_adata, tmp_path, capsys):
     named = [
         {option for action in parser()._actions for option in action.option_strings}
         for parser in (inspect_parser, prepare_parser, train_parser)
@@ -131,8 +124,8 @@ def test_options_of_inspect_are_options_of_prepare_and_train(
 
 
 def test_a_command_without_these_options_names_the_one_that_has_them(
-    toy_adata: AnnData, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    toy_adata, tmp_path, capsys, monkeypatch
+):
     toy_adata.X.data = np.rint(np.expm1(toy_adata.X.data))
     toy_adata.write_h5ad(tmp_path / "screen.h5ad")
     monkeypatch.chdir(tmp_path)
@@ -142,7 +135,7 @@ def test_a_command_without_these_options_names_the_one_that_has_them(
     assert "run `gears prepare screen.h5ad` with these options" in told
 
 
-def test_without_annotation_a_note_names_the_genes_that_need_one(toy_adata: AnnData) -> None:
+def test_without_annotation_a_note_names_the_genes_that_need_one(toy_adata):
     assert not inspect_screen(toy_adata).findings
     toy_adata.obs["condition"] = toy_adata.obs["condition"].astype(str).replace({"GX07+ctrl": "FAR+ctrl"})
     (note,) = inspect_screen(toy_adata).findings

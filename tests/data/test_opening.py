@@ -1,18 +1,17 @@
-"""Files and folders of every kind, told by their content, give the same screen."""
-
-from __future__ import annotations
+"""Files and folders of every kind give the same screen; messages name what was given and what makes a screen of it."""
 
 import gzip
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anndata
 import h5py
 import numpy as np
 import pandas as pd
 import pytest
+from anndata import AnnData
+from anndata.io import write_elem
 from scipy import io, sparse
 
 from gears.data.reading.guides import add_guides
@@ -20,12 +19,9 @@ from gears.data.reading.open import open_screen
 from gears.data.screen.prepare import locate_screen, prepare_screen
 from gears.pertdata import PertData
 
-if TYPE_CHECKING:
-    from anndata import AnnData
-
 
 @pytest.fixture
-def raw(toy_adata: AnnData) -> AnnData:
+def raw(toy_adata):
     """The toy screen as counts."""
     toy_adata.X.data = np.rint(np.expm1(toy_adata.X.data))
     return toy_adata
@@ -95,9 +91,7 @@ WRITTEN: dict[str, tuple[Callable[[AnnData, Path], None], str]] = {
 
 @pytest.mark.filterwarnings("ignore:.*zarr.*")
 @pytest.mark.parametrize("kind", WRITTEN)
-def test_every_kind_of_file_gives_the_same_screen(
-    kind: str, raw: AnnData, toy_go: dict[str, set[str]], tmp_path: Path
-) -> None:
+def test_every_kind_of_file_gives_the_same_screen(kind, raw, toy_go, tmp_path):
     write, name = WRITTEN[kind]
     write(raw, tmp_path / name)
     expected = prepare_screen(raw, tmp_path / "expected", normalize=True)
@@ -112,25 +106,15 @@ def test_every_kind_of_file_gives_the_same_screen(
     np.testing.assert_array_equal(data.screen.cell_label, expected.cell_label)
 
 
-def test_backed_files(raw: AnnData, tmp_path: Path) -> None:
-    raw.write_h5ad(tmp_path / "toy.h5ad")
-    backed = open_screen(tmp_path / "toy.h5ad", backed=True)
-    assert backed.isbacked
-    screen = prepare_screen(backed, tmp_path / "toy", normalize=True)
-    assert screen.content_hash == prepare_screen(raw, tmp_path / "again", normalize=True).content_hash
-    backed.file.close()
-
-
-@pytest.mark.parametrize("form", [np.int32, np.int64, np.uint16, np.float64])
-@pytest.mark.parametrize("dense", [True, False])
-def test_counts_of_any_type(raw: AnnData, tmp_path: Path, form: type, dense: bool) -> None:
+@pytest.mark.parametrize(("form", "dense"), [(np.int64, True), (np.uint16, False)])
+def test_counts_of_any_type(raw, tmp_path, form, dense):
     expected = prepare_screen(raw, tmp_path / "expected", normalize=True)
     raw.X = raw.X.toarray().astype(form) if dense else raw.X.astype(form)
     found = prepare_screen(raw, tmp_path / "found", normalize=True)
     np.testing.assert_array_equal(found.cells.csr().data, expected.cells.csr().data)
 
 
-def test_the_files_of_a_folder_keep_their_names(raw: AnnData, tmp_path: Path) -> None:
+def test_the_files_of_a_folder_keep_their_names(raw, tmp_path):
     split_up(raw, tmp_path / "parts")
     whole = open_screen(tmp_path / "parts")
     assert whole.obs["source_file"].value_counts().to_dict() == {"b": 116, "a": 100}
@@ -177,13 +161,13 @@ def bad_files(raw: AnnData, folder: Path) -> dict[str, tuple[type, str]]:
     }
 
 
-def test_what_cannot_be_read_says_why(raw: AnnData, tmp_path: Path) -> None:
+def test_what_cannot_be_read_says_why(raw, tmp_path):
     for name, (error, words) in bad_files(raw, tmp_path).items():
         with pytest.raises(error, match=words):
             open_screen(tmp_path / name)
 
 
-def test_a_file_as_data_path(raw: AnnData, tmp_path: Path) -> None:
+def test_a_file_as_data_path(raw, tmp_path):
     raw.write_h5ad(tmp_path / "toy.h5ad")
     with pytest.raises(NotADirectoryError, match=r"data_path .*toy.h5ad is a file.*load\(data_path="):
         PertData(tmp_path / "toy.h5ad")
@@ -191,7 +175,7 @@ def test_a_file_as_data_path(raw: AnnData, tmp_path: Path) -> None:
         PertData(tmp_path / "toy.h5ad" / "deeper")
 
 
-def test_what_data_means(raw: AnnData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_data_means(raw, tmp_path, monkeypatch):
     """A path, whatever is there; else a name in the folder of prepared screens."""
     work = tmp_path / "work"
     (tmp_path / "published").mkdir()
@@ -217,7 +201,7 @@ def test_what_data_means(raw: AnnData, tmp_path: Path, monkeypatch: pytest.Monke
     assert locate_screen("screen", work) == work / "screen.h5"
 
 
-def test_screens_without_cells_or_genes(raw: AnnData, tmp_path: Path) -> None:
+def test_screens_without_cells_or_genes(raw, tmp_path):
     with pytest.raises(ValueError, match="there are no cells"):
         prepare_screen(raw[:0].copy(), tmp_path / "toy")
     with pytest.raises(ValueError, match="there are no genes"):
@@ -227,7 +211,7 @@ def test_screens_without_cells_or_genes(raw: AnnData, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_a_10x_file_keeps_ids_of_repeated_symbols(raw: AnnData, version: int, tmp_path: Path) -> None:
+def test_a_10x_file_keeps_ids_of_repeated_symbols(raw, version, tmp_path):
     raw.var["gene_name"] = ["GX00", *raw.var["gene_name"][1:-1], "GX00"]
     write_10x_h5(raw, tmp_path / "counts.h5", version=version)
     found = open_screen(tmp_path / "counts.h5")
@@ -236,7 +220,7 @@ def test_a_10x_file_keeps_ids_of_repeated_symbols(raw: AnnData, version: int, tm
     np.testing.assert_array_equal(found.X.toarray(), raw.X.toarray())
 
 
-def test_10x_files_that_do_not_fit_together(raw: AnnData, tmp_path: Path) -> None:
+def test_10x_files_that_do_not_fit_together(raw, tmp_path):
     for name, change in {
         "barcodes": lambda matrix: matrix["barcodes"][:-1],
         "indices": lambda matrix: matrix["indices"][:] + 30,
@@ -256,7 +240,7 @@ def test_10x_files_that_do_not_fit_together(raw: AnnData, tmp_path: Path) -> Non
 # Guides
 
 
-def test_guides_in_every_form(raw: AnnData, toy_adata: AnnData, tmp_path: Path) -> None:
+def test_guides_in_every_form(raw, toy_adata, tmp_path):
     plain = anndata.AnnData(raw.X, obs=pd.DataFrame(index=raw.obs_names), var=raw.var)
     wide = pd.read_csv(write_guides(raw, tmp_path / "wide.csv"))
     long = wide.assign(target_gene=wide["target_gene"].str.split("|")).explode("target_gene")
@@ -279,9 +263,7 @@ def test_guides_in_every_form(raw: AnnData, toy_adata: AnnData, tmp_path: Path) 
         add_guides(plain, called, {guide: gene for guide, gene in targets.items() if gene != "GX00"})
 
 
-def test_cells_without_a_guide_are_no_controls(
-    raw: AnnData, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_cells_without_a_guide_are_no_controls(raw, tmp_path, caplog):
     plain = anndata.AnnData(raw.X, obs=pd.DataFrame(index=raw.obs_names), var=raw.var)
     table = pd.read_csv(write_guides(raw, tmp_path / "guides.csv"))
     table.loc[:4, "target_gene"] = "None"
@@ -293,3 +275,51 @@ def test_cells_without_a_guide_are_no_controls(
         add_guides(plain, table.assign(cell_barcode=table["cell_barcode"] + "-1"))
     with pytest.raises(ValueError, match=r"no column of barcodes .*did you mean 'cell_barcod'"):
         add_guides(plain, table.rename(columns={"cell_barcode": "cell_barcod"}))
+
+
+@pytest.mark.parametrize(
+    "address", ["https://zenodo.org/a/x.h5ad", "s3://bucket/x.h5ad", "ftp://x.org/y", "gs:/b/x.zarr"]
+)
+def test_addresses_are_refused(address):
+    for function in (open_screen, locate_screen):
+        with pytest.raises(ValueError, match=r"is a web address \(\w+\).*download it first"):
+            function(address)
+
+
+@pytest.mark.parametrize("rna", ["rna", "GEX", "spliced_rna"])
+def test_mudata_is_named_with_its_modalities(rna, toy_adata, tmp_path):
+    file = tmp_path / "x.h5mu"
+    with h5py.File(file, "w") as written:
+        for name in (rna, "adt"):
+            write_elem(written, f"mod/{name}", toy_adata)
+        write_elem(written, "obs", toy_adata.obs)
+        write_elem(written, "var", toy_adata.var)
+    with pytest.raises(ValueError, match="MuData file") as caught:
+        open_screen(file)
+    assert f".mod['{rna}'].write_h5ad" in str(caught.value)
+
+
+def test_loom_is_named(tmp_path):
+    with h5py.File(tmp_path / "x.loom", "w") as written:
+        written["matrix"] = np.ones((3, 4))
+        written["row_attrs/Gene"] = np.array(["A", "B", "C"], dtype="S")
+        written["col_attrs/CellID"] = np.array(["a", "b", "c", "d"], dtype="S")
+    with pytest.raises(ValueError, match=r"loom file.*read_loom\('x.loom'\)"):
+        open_screen(tmp_path / "x.loom")
+
+
+@pytest.mark.parametrize(("code", "name"), [(32015, "zstd"), (32001, "blosc"), (32004, "lz4")])
+def test_a_filter_that_is_not_installed_is_named(code, name, toy_adata, tmp_path):
+    file = tmp_path / "x.h5ad"
+    toy_adata.write_h5ad(file)
+    with h5py.File(file, "r+") as written:
+        values = written["X/data"][:]
+        del written["X/data"]
+        created = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        created.set_chunk(values.shape)
+        created.set_filter(code, h5py.h5z.FLAG_OPTIONAL)
+        space, kind = h5py.h5s.create_simple(values.shape), h5py.h5t.py_create(values.dtype)
+        stored = h5py.h5d.create(written["X"].id, b"data", kind, space, created)
+        stored.write_direct_chunk((0,), b"not zeros", 0)
+    with pytest.raises(ValueError, match=rf"compressed with {name}, .*hdf5plugin"):
+        open_screen(file)

@@ -1,7 +1,5 @@
 """Splits of screens with contexts."""
 
-from __future__ import annotations
-
 import pytest
 
 from gears.conditions import Condition

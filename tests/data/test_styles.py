@@ -1,15 +1,12 @@
 """Label styles: recognised or refused, never guessed; the same prepared screen from each."""
 
-from __future__ import annotations
-
 import logging
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import anndata
 import numpy as np
 import pandas as pd
 import pytest
+from anndata import AnnData
 
 from gears.data.checks.layout import find_layout
 from gears.data.checks.options import ProcessingOptions
@@ -18,9 +15,6 @@ from gears.data.checks.styles import STYLES, is_control_like, is_no_gene
 from gears.data.screen.prepare import prepare_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.pertdata import PertData
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 
 def in_style(adata: AnnData, style: str) -> AnnData:
@@ -50,12 +44,9 @@ def in_style(adata: AnnData, style: str) -> AnnData:
 
 
 @pytest.mark.parametrize("style", [name for name in STYLES if name != "gears"])
-@pytest.mark.parametrize("asked", ["auto", "by name"])
-def test_every_style_gives_the_same_screen(
-    style: str, asked: str, toy_adata: AnnData, toy_screen: PreparedScreen, tmp_path: Path
-) -> None:
+def test_every_style_gives_the_same_screen(style, toy_adata, toy_screen, tmp_path):
     own = in_style(toy_adata, style)
-    screen = prepare_screen(own, tmp_path / "own", style="auto" if asked == "auto" else style)
+    screen = prepare_screen(own, tmp_path / "own", style="auto")
     assert screen.manifest["layout"]["style"] == style
     singles = style == "replogle"
     expected = [label for label in toy_screen.labels if not singles or "ctrl" in label]
@@ -73,7 +64,7 @@ def written_obs(screen: PreparedScreen) -> pd.DataFrame:
     return anndata.read_h5ad(screen.folder / "perturb_processed.h5ad").obs
 
 
-def test_mixscape_columns(toy_adata: AnnData, tmp_path: Path) -> None:
+def test_mixscape_columns(toy_adata, tmp_path):
     own = toy_adata[:156].copy()
     labels = [label.split("+")[0] for label in own.obs["condition"]]
     targets = ["NT" if label == "ctrl" else label for label in labels]
@@ -85,15 +76,12 @@ def test_mixscape_columns(toy_adata: AnnData, tmp_path: Path) -> None:
     assert len(screen.conditions) == 9
 
 
-def test_the_mapping_is_shown_and_can_be_overridden(
-    toy_adata: AnnData, toy_go: dict[str, set[str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_mapping_is_shown_and_can_be_overridden(toy_adata, toy_go, tmp_path, caplog):
     own = in_style(toy_adata, "scperturb")
     own.obs["line"] = "K562"
     with caplog.at_level(logging.INFO):
-        data = PertData.from_adata(
-            own, data_path=tmp_path, dataset_name="own", gene2go=toy_go, cell_type_key="line"
-        )
+        options = {"dataset_name": "own", "gene2go": toy_go, "cell_type_key": "line"}
+        data = PertData.from_adata(own, data_path=tmp_path, **options)
     for text in ("obs['perturbation']", "'control'", "obs['line']", "cell_type_key= overrides"):
         assert text in caplog.text
     assert "'control' -> 'ctrl'" in caplog.text
@@ -105,7 +93,7 @@ def test_the_mapping_is_shown_and_can_be_overridden(
         again.load("own", sep="_")
 
 
-def test_own_columns_and_spellings(toy_adata: AnnData, toy_screen: PreparedScreen, tmp_path: Path) -> None:
+def test_own_columns_and_spellings(toy_adata, toy_screen, tmp_path):
     own = in_style(toy_adata, "scperturb")
     labels = own.obs["perturbation"].astype(str).str.replace("_", " & ")
     own.obs["what"] = labels.replace({"control": "none added"})
@@ -119,7 +107,7 @@ def test_own_columns_and_spellings(toy_adata: AnnData, toy_screen: PreparedScree
     assert set(written_obs(again)["condition_source"]) == set(plain.obs["condition"])
 
 
-def test_a_gene_with_the_separator_in_its_name_is_not_split(toy_adata: AnnData, tmp_path: Path) -> None:
+def test_a_gene_with_the_separator_in_its_name_is_not_split(toy_adata, tmp_path):
     own = in_style(toy_adata, "scperturb")
     own.var.index = ["GX_00" if name == "GX00" else name for name in own.var_names]
     own.obs["perturbation"] = own.obs["perturbation"].astype(str).replace({"GX00": "GX_00"})
@@ -128,7 +116,7 @@ def test_a_gene_with_the_separator_in_its_name_is_not_split(toy_adata: AnnData, 
     assert ("GX_00",) in [condition.genes for condition in screen.conditions]
 
 
-def test_the_number_of_perturbations_shows_that_a_name_was_split(toy_adata: AnnData, tmp_path: Path) -> None:
+def test_the_number_of_perturbations_shows_that_a_name_was_split(toy_adata, tmp_path):
     own = in_style(toy_adata, "scperturb")
     own.obs["perturbation"] = own.obs["perturbation"].astype(str).replace({"GX07": "HLA_A"})
     with pytest.raises(
@@ -137,9 +125,7 @@ def test_the_number_of_perturbations_shows_that_a_name_was_split(toy_adata: AnnD
         prepare_screen(own, tmp_path / "own", style="auto")
 
 
-def test_unknown_labels_are_refused_not_guessed(
-    toy_adata: AnnData, toy_go: dict[str, set[str]], tmp_path: Path
-) -> None:
+def test_unknown_labels_are_refused_not_guessed(toy_adata, toy_go, tmp_path):
     own = in_style(toy_adata, "cell-load")
     labels = own.obs["target_gene"].to_numpy().copy()
     labels[60:63], labels[72:74], labels[84:86] = "unassigned", "Blob7", "NTC_3"
@@ -166,7 +152,7 @@ def test_unknown_labels_are_refused_not_guessed(
     assert "dropped 3 cells: labels named in drop_labels: unassigned" in str(dropped.summary())
 
 
-def test_missing_labels_are_no_controls(toy_adata: AnnData, tmp_path: Path) -> None:
+def test_missing_labels_are_no_controls(toy_adata, tmp_path):
     own = in_style(toy_adata, "scperturb")
     own.obs["perturbation"] = own.obs["perturbation"].astype(object).where(np.arange(216) >= 5, None)
     with pytest.raises(ValueError, match=r"missing for 5 cells; drop them \(drop_labels=\['nan'\]\)"):
@@ -177,14 +163,14 @@ def test_missing_labels_are_no_controls(toy_adata: AnnData, tmp_path: Path) -> N
         prepare_screen(own, tmp_path / "own", style="auto", drop_labels=["nan", "contrl"])
 
 
-def test_a_style_without_its_control_is_one_problem(toy_adata: AnnData) -> None:
+def test_a_style_without_its_control_is_one_problem(toy_adata):
     own = in_style(toy_adata[toy_adata.obs["condition"] != "ctrl"], "pertpy")
     report = inspect_screen(own, style="pertpy")
     assert [finding.kind for finding in report.findings if finding.severity == "error"] == ["no-control"]
     assert "name their label: ctrl_label=" in str(report)
 
 
-def test_columns_that_disagree_and_screens_of_no_style(toy_adata: AnnData, tmp_path: Path) -> None:
+def test_columns_that_disagree_and_screens_of_no_style(toy_adata, tmp_path):
     both = in_style(toy_adata, "scperturb")
     both.obs["target_gene"] = both.obs["perturbation"].astype(str).replace({"control": "non-targeting"})
     layout, _ = find_layout(both.obs, both.var, ProcessingOptions(style="auto"))
@@ -200,14 +186,12 @@ def test_columns_that_disagree_and_screens_of_no_style(toy_adata: AnnData, tmp_p
         prepare_screen(none, tmp_path / "own", style="scpertub")
 
 
-def test_a_screen_in_another_style_is_named_where_the_published_one_is_expected(
-    toy_adata: AnnData, tmp_path: Path
-) -> None:
+def test_a_screen_in_another_style_is_named_where_the_published_one_is_expected(toy_adata, tmp_path):
     with pytest.raises(ValueError, match=r"no column 'condition'.*style of scperturb: pass style='auto'"):
         prepare_screen(in_style(toy_adata, "scperturb"), tmp_path / "own", style="gears")
 
 
-def test_control_spellings() -> None:
+def test_control_spellings():
     controls = "NT nt NTC NegCtrl0 non-targeting Non-Targeting_12 neg_ctrl control safe-targeting scrambled"
     for token in [*controls.split(), "mock", "WT", "negative_control", "nt_3", "Non targeting", "NO-TARGET"]:
         assert is_control_like(token), token

@@ -1,16 +1,14 @@
 """A small screen with pairs, and its prior."""
 
-from __future__ import annotations
-
 import pytest
 from design_models import trained
 
-from gears import GEARS, PertData
-from gears.simulate import Truth, simulated_screen
+from gears import PertData
+from gears.simulate import simulated_screen
 
 
 @pytest.fixture(scope="session")
-def design_screen(tmp_path_factory: pytest.TempPathFactory) -> tuple[PertData, Truth]:
+def design_screen(tmp_path_factory):
     adata, truth = simulated_screen(
         n_genes=60, n_singles=24, n_pairs=20, cells_per_condition=40, n_control=200, seed=5
     )
@@ -21,10 +19,10 @@ def design_screen(tmp_path_factory: pytest.TempPathFactory) -> tuple[PertData, T
 
 
 @pytest.fixture(scope="session")
-def pert_data(design_screen: tuple[PertData, Truth]) -> PertData:
+def pert_data(design_screen):
     return design_screen[0]
 
 
 @pytest.fixture(scope="session")
-def model(pert_data: PertData) -> GEARS:
+def model(pert_data):
     return trained(pert_data)

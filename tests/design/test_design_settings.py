@@ -1,7 +1,5 @@
 """Models of screens with contexts: head and design work with one setting and with several."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +25,7 @@ def prepared(folder: Path, adata: AnnData, toy_go: dict) -> PertData:
 
 
 @pytest.fixture(scope="module")
-def lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[PertData, GEARS]:
+def lines(tmp_path_factory):
     """A screen with two contexts, and its prior."""
     adata, _ = simulated_screen(
         n_genes=60, n_singles=34, n_pairs=16, cell_types=2, cells_per_condition=30, n_control=200, seed=5
@@ -38,7 +36,7 @@ def lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[PertData, GEARS]:
     return data, trained(data)
 
 
-def test_candidates_without_a_context_are_tried_in_each(lines: tuple[PertData, GEARS]) -> None:
+def test_candidates_without_a_context_are_tried_in_each(lines):
     _, model = lines
     contexts = model.parts.contexts.contexts
     every = hits(model, threshold=0.05)
@@ -58,7 +56,7 @@ def test_candidates_without_a_context_are_tried_in_each(lines: tuple[PertData, G
     assert np.corrcoef(every["readout"][:6], expected)[0, 1] > 0.5
 
 
-def test_pairs_of_each_context_depart_from_its_own_singles(lines: tuple[PertData, GEARS]) -> None:
+def test_pairs_of_each_context_depart_from_its_own_singles(lines):
     data, model = lines
     fitted = [one for one in model.parts.fitted_conditions() if len(one) == 2]
     table = interactions_table(model, [one.name for one in fitted], screen=data.screen)
@@ -80,7 +78,7 @@ def test_pairs_of_each_context_depart_from_its_own_singles(lines: tuple[PertData
     assert np.corrcoef(both["strength"], both["observed_strength"])[0, 1] > 0.5
 
 
-def test_a_batch_is_chosen_over_contexts_by_the_dense_covariance(lines: tuple[PertData, GEARS]) -> None:
+def test_a_batch_is_chosen_over_contexts_by_the_dense_covariance(lines):
     _, model = lines
     table = suggest(model, n=4)
     assert table["gain"].between(0, 1).all()
@@ -96,13 +94,8 @@ def test_a_batch_is_chosen_over_contexts_by_the_dense_covariance(lines: tuple[Pe
     prior, nodes = model.parts.prior, model.parts.contexts
     pair = [Condition.parse(one) for one in targets]
     sets = nodes.node_sets(pair, [[model.parts.pert_names.index(one.genes[0])] for one in pair])
-    joint = JointCovariance.of(
-        prior.uncertainty,
-        model.parts.go.edge_index,
-        model.parts.go.weight,
-        sets[0],
-        [one.context for one in sets],
-    )
+    go, contexts = model.parts.go, [one.context for one in sets]
+    joint = JointCovariance.of(prior.uncertainty, go.edge_index, go.weight, sets[0], contexts)
     member_UL = joint.members(np.array([list(one) for one in sets]), np.array([one.context for one in sets]))
     whole_U = condition_variance(prior.uncertainty.covariance, prior.uncertainty.posterior, sets)
     alone_U = prior.uncertainty.covariance.unexplained(sets)
@@ -117,7 +110,7 @@ def test_a_batch_is_chosen_over_contexts_by_the_dense_covariance(lines: tuple[Pe
     assert len(suggest(model, n=3, aim="interaction")) == 3
 
 
-def test_wanted_changes_and_cells_are_answered_for_each_context(lines: tuple[PertData, GEARS]) -> None:
+def test_wanted_changes_and_cells_are_answered_for_each_context(lines):
     data, model = lines
     table = reverse(model, {model.gene_list[0]: 1.0, model.gene_list[1]: -1.0}, n=200)
     assert {name.rpartition(" @ ")[2] for name in table["condition"]} == set(model.parts.contexts.contexts)
@@ -129,7 +122,7 @@ def test_wanted_changes_and_cells_are_answered_for_each_context(lines: tuple[Per
     pd.testing.assert_frame_equal(part[list(one.columns)].reset_index(drop=True), one)
 
 
-def test_the_head_is_trained_over_contexts(lines: tuple[PertData, GEARS], tmp_path: Path) -> None:
+def test_the_head_is_trained_over_contexts(lines, tmp_path):
     data, _ = lines
     model = GEARS(data, device="cpu")
     model.model_initialize(hidden_size=8)
@@ -144,9 +137,7 @@ def test_the_head_is_trained_over_contexts(lines: tuple[PertData, GEARS], tmp_pa
     np.testing.assert_array_equal(loaded.predict(tested).delta_UG, model.predict(tested).delta_UG)
 
 
-def test_a_model_of_one_named_setting_answers_without_its_name(
-    tmp_path: Path, divided: AnnData, toy_go: dict
-) -> None:
+def test_a_model_of_one_named_setting_answers_without_its_name(tmp_path, divided, toy_go):
     is_one = (divided.obs["cell_type"] == "L1") & (divided.obs["guide"] != "CRISPRa")
     data = prepared(tmp_path, divided[is_one].copy(), toy_go)
     model = trained(data)

@@ -1,18 +1,15 @@
 """Probable hits: the Gaussian formulas, the expected false discovery rate, and what is excluded."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import norm
 
-from gears import GEARS
 from gears.design import hits
 from gears.design.hits import Scorer, TrueChanges, expected_rate
 
 
-def test_a_gene_s_probability_is_that_of_its_gaussian_where_it_changes(model: GEARS) -> None:
+def test_a_gene_s_probability_is_that_of_its_gaussian_where_it_changes(model):
     gene, genes = model.gene_list[5], [name for name in model.pert_list if name != model.gene_list[5]][:30]
     changes = TrueChanges.of(model.parts, model.predict(genes, clip=False))
     expected_U, spread_U = (values_UG[:, 5] for values_UG in changes.moments())
@@ -34,7 +31,7 @@ def test_a_gene_s_probability_is_that_of_its_gaussian_where_it_changes(model: GE
         np.testing.assert_allclose(table["fdr_score"], np.cumsum(1 - table["probability"]) / table["rank"])
 
 
-def test_a_signature_is_a_weighted_mean_whose_errors_go_together(model: GEARS) -> None:
+def test_a_signature_is_a_weighted_mean_whose_errors_go_together(model):
     up, down = model.gene_list[:10], model.gene_list[20:25]
     predictions = model.predict(model.pert_list[:6], clip=False)
     scorer = Scorer.of(dict.fromkeys(up, 1) | dict.fromkeys(down, -1), 0.1, tuple(model.gene_list))
@@ -48,7 +45,7 @@ def test_a_signature_is_a_weighted_mean_whose_errors_go_together(model: GEARS) -
     np.testing.assert_allclose(one, sd[:, 0])  # of a single gene no more than its own error
 
 
-def test_an_effect_size_holds_what_is_not_known(model: GEARS) -> None:
+def test_an_effect_size_holds_what_is_not_known(model):
     table = hits(model, model.pert_list[:30], threshold=0.1)
     predictions = model.predict(list(table["condition"]), clip=False)
     mean_UG, sd_UG = TrueChanges.of(model.parts, predictions).moments()
@@ -57,21 +54,7 @@ def test_an_effect_size_holds_what_is_not_known(model: GEARS) -> None:
     assert ((table["low"] <= table["readout"]) & (table["readout"] <= table["high"])).all()
 
 
-def test_the_moments_of_a_change_are_those_of_draws() -> None:
-    rng = np.random.default_rng(0)
-    changes = TrueChanges(np.array([[0.7, 0.2]]), np.array([[0.5, -0.3]]), np.array([[0.1, 0.4]]))
-    draw_DG = changes.mean_UG + changes.sd_UG * rng.standard_normal((200_000, 2))
-    draw_DG[rng.uniform(size=draw_DG.shape) < changes.absent_UG] = 0.0
-    mean_UG, sd_UG = changes.moments()
-    np.testing.assert_allclose(mean_UG[0], draw_DG.mean(axis=0), atol=0.005)
-    np.testing.assert_allclose(sd_UG[0], draw_DG.std(axis=0), rtol=0.01)
-    square_U, spread_U = changes.mean_square()
-    np.testing.assert_allclose(square_U, (draw_DG**2).mean(), rtol=0.02)
-    np.testing.assert_allclose(spread_U, (draw_DG**2).std(axis=0).mean(), rtol=0.03)
-    np.testing.assert_allclose(changes.beyond(-0.2)[0], (draw_DG < -0.2).mean(axis=0), atol=0.005)
-
-
-def test_the_perturbed_gene_itself_is_no_discovery(model: GEARS) -> None:
+def test_the_perturbed_gene_itself_is_no_discovery(model):
     trained = {name for one in model.parts.fitted_conditions() for name in one.genes}
     gene, other = [name for name in model.pert_list if name in model.gene_list and name not in trained][:2]
     table = hits(model, [gene, f"{gene}+{other}", other], readout=gene, threshold=-0.1)
@@ -81,7 +64,7 @@ def test_the_perturbed_gene_itself_is_no_discovery(model: GEARS) -> None:
         hits(model, [gene], readout=gene, threshold=-0.1)
 
 
-def test_the_expected_false_discovery_rate_is_the_share_of_false_hits() -> None:
+def test_the_expected_false_discovery_rate_is_the_share_of_false_hits():
     """Draws of hits by their probabilities: the share of false ones among the first k is the expected one."""
     rng = np.random.default_rng(0)
     probability_C = np.sort(rng.uniform(size=60))[::-1]
@@ -96,19 +79,13 @@ def test_the_expected_false_discovery_rate_is_the_share_of_false_hits() -> None:
         ({"threshold": 0.0}, "threshold is 0.0; expected a change of log expression above 0"),
         ({"threshold": -0.2}, "threshold is -0.2; expected a change of log expression above 0"),
         ({"threshold": 0.2, "readout": "NOGENE"}, "unknown gene of the readout 'NOGENE'"),
-        (
-            {"threshold": 0.2, "readout": {"NOGENE": 1, "NONE": 2}},
-            "2 genes of the readout are not among the 60 predicted ones: NOGENE, NONE; omit them",
-        ),
-        (
-            {"threshold": 0.2, "readout": pd.Series([1, -1], index=["A", "A"])},
-            "genes of the readout must be unique; found more than once: A",
-        ),
+        ({"threshold": 0.2, "readout": {"NOGENE": 1, "NONE": 2}}, "predicted ones: NOGENE, NONE; omit them"),
+        ({"threshold": 0.2, "readout": pd.Series([1, -1], index=["A", "A"])}, "found more than once: A"),
         ({"threshold": 0.2, "readout": {}}, "the numbers of the readout are all 0"),
         ({"threshold": 0.2, "readout": ["A", "B"]}, "the readout is a list; expected numbers by gene"),
         ({"threshold": 0.2, "readout": {"A": "x"}}, "the readout has A: 'x'; expected numbers by gene"),
     ],
 )
-def test_bad_arguments_are_errors(model: GEARS, arguments: dict, message: str) -> None:
+def test_bad_arguments_are_errors(model, arguments, message):
     with pytest.raises(ValueError, match=message):
         hits(model, **arguments)

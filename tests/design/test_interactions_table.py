@@ -1,20 +1,18 @@
 """The table of interactions: departures, their intervals and kinds."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np
 import pytest
 
-from gears import GEARS, Condition, PertData
+from gears import Condition
 from gears.design import interactions_table
 from gears.design.interactions import _block, departure_share
 from gears.evaluation.interactions import observed_interactions, predicted_interactions
 from gears.priors.joint import JointCovariance
 
 
-def test_columns_are_those_of_the_predictions(model: GEARS, pert_data: PertData) -> None:
+def test_columns_are_those_of_the_predictions(model, pert_data):
     pairs = [one for one in pert_data.screen.conditions if len(one) == 2][:6]
     table = interactions_table(model, pairs, screen=pert_data.screen).set_index("condition")
     assert len(table) == 6
@@ -34,7 +32,7 @@ def test_columns_are_those_of_the_predictions(model: GEARS, pert_data: PertData)
     assert [table.loc[one.name, "measured"] for one in pairs] == [one in trained for one in pairs]
 
 
-def test_the_variance_of_a_departure_is_that_of_the_difference_in_the_joint_covariance(model: GEARS) -> None:
+def test_the_variance_of_a_departure_is_that_of_the_difference_in_the_joint_covariance(model):
     parts, uncertainty = model.parts, model.parts.prior.uncertainty
     sets = [list(nodes) for nodes in combinations(parts.trained_nodes()[:4], 2)]
     joint = JointCovariance.of(uncertainty, parts.go.edge_index, parts.go.weight, parts.trained_nodes())
@@ -47,9 +45,7 @@ def test_the_variance_of_a_departure_is_that_of_the_difference_in_the_joint_cova
         assert share * (cov_33[0, 0] + unexplained[0]) == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_interval_holds_the_share_of_the_error_along_the_sum_and_the_error_of_the_control(
-    model: GEARS,
-) -> None:
+def test_the_interval_holds_the_share_of_the_error_along_the_sum_and_the_error_of_the_control(model):
     parts, uncertainty = model.parts, model.parts.prior.uncertainty
     true_change = uncertainty.true_change
     nodes = list(parts.trained_nodes()[:2])
@@ -66,15 +62,11 @@ def test_the_interval_holds_the_share_of_the_error_along_the_sum_and_the_error_o
     )
 
 
-def test_kinds_follow_from_the_interval_and_the_nearest_change() -> None:
+def test_kinds_follow_from_the_interval_and_the_nearest_change():
     rng = np.random.default_rng(1)
     first_G, second_G = rng.normal(size=(2, 200))
-    doubles = {
-        "synergy": 1.6 * (first_G + second_G),
-        "suppression": 0.5 * (first_G + second_G),
-        "masking": first_G,
-        "neutral": first_G + second_G,
-    }
+    sum_G = first_G + second_G
+    doubles = {"synergy": 1.6 * sum_G, "suppression": 0.5 * sum_G, "masking": first_G, "neutral": sum_G}
     double_UG = np.array(list(doubles.values()))
     firsts, seconds = np.tile(first_G, (4, 1)), np.tile(second_G, (4, 1))
     table = _block(
@@ -87,7 +79,7 @@ def test_kinds_follow_from_the_interval_and_the_nearest_change() -> None:
     assert set(_block(firsts, seconds, double_UG, *unsure)["kind"]) == {"undetermined"}
 
 
-def test_all_pairs_of_training_by_default_and_nothing_but_pairs(model: GEARS) -> None:
+def test_all_pairs_of_training_by_default_and_nothing_but_pairs(model):
     n = len(model.parts.trained_nodes())
     assert len(interactions_table(model, scores=False)) == n * (n - 1) // 2
     with pytest.raises(ValueError, match=r"interactions are of pairs of genes; .* is none"):

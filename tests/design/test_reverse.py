@@ -1,19 +1,16 @@
 """Perturbations closest to a wanted change."""
 
-from __future__ import annotations
-
 import anndata
 import numpy as np
 import pandas as pd
 import pytest
 
-from gears import GEARS
 from gears.design import change_between, reverse
 from gears.design.reverse import similarity
 from gears.simulate import Truth
 
 
-def test_conditions_are_recovered_from_their_own_profiles(model: GEARS, design_screen: tuple) -> None:
+def test_conditions_are_recovered_from_their_own_profiles(model, design_screen):
     truth: Truth = design_screen[1]
     conditions = [one for one in model.parts.fitted_conditions() if len(one) == 1]
     candidates = [name for name in model.pert_list if name in set(truth.perturbed)]
@@ -25,7 +22,7 @@ def test_conditions_are_recovered_from_their_own_profiles(model: GEARS, design_s
     assert np.mean(np.array(ranks) == 0) > 0.8
 
 
-def test_similarity_amount_and_their_interval() -> None:
+def test_similarity_amount_and_their_interval():
     rng = np.random.default_rng(0)
     wanted_K, noise = np.repeat(rng.normal(size=(2, 8)), 5, axis=1)
     delta_UK = np.array([0.5 * wanted_K, -wanted_K, wanted_K + noise, 0 * wanted_K])
@@ -39,7 +36,7 @@ def test_similarity_amount_and_their_interval() -> None:
     assert high[2] - low[2] == pytest.approx(2 * 1.645 * drawn.std(), rel=0.1)
 
 
-def test_gene_lists_and_vectors_mean_the_same(model: GEARS) -> None:
+def test_gene_lists_and_vectors_mean_the_same(model):
     genes = model.gene_list
     up_down = {genes[0]: 1, genes[1]: 1, genes[2]: -1}
     table = reverse(model, up_down, n=5)
@@ -52,14 +49,14 @@ def test_gene_lists_and_vectors_mean_the_same(model: GEARS) -> None:
     pd.testing.assert_frame_equal(reverse(model, whole, n=5), by_name)
 
 
-def test_measured_perturbations_can_be_excluded(model: GEARS) -> None:
+def test_measured_perturbations_can_be_excluded(model):
     trained = {one.name for one in model.parts.fitted_conditions()}
     wanted = {model.gene_list[0]: 1}
     assert trained & set(reverse(model, wanted, n=100)["condition"])
     assert not trained & set(reverse(model, wanted, n=100, measured=False)["condition"])
 
 
-def test_the_difference_of_two_groups(model: GEARS) -> None:
+def test_the_difference_of_two_groups(model):
     adata = anndata.AnnData(
         np.array([[1.0, 2], [3, 4], [0, 1]], dtype=np.float32),
         obs=pd.DataFrame({"state": ["a", "a", "b"]}, index=["x", "y", "z"]),
@@ -80,7 +77,7 @@ def test_the_difference_of_two_groups(model: GEARS) -> None:
         change_between(adata, "stat", "a", "b")
 
 
-def test_bad_wanted_changes_are_errors(model: GEARS) -> None:
+def test_bad_wanted_changes_are_errors(model):
     genes = model.gene_list
     for wanted, message in (
         (np.ones(3), r"shape \(3,\); expected one value per gene, \(60,\)"),
@@ -93,7 +90,7 @@ def test_bad_wanted_changes_are_errors(model: GEARS) -> None:
             reverse(model, wanted)
 
 
-def test_a_single_wanted_gene_is_logged_as_no_question_of_similarity(model: GEARS, caplog) -> None:
+def test_a_single_wanted_gene_is_logged_as_no_question_of_similarity(model, caplog):
     table = reverse(model, {model.gene_list[0]: 1}, model.pert_list[:5])
     assert set(table["similarity"].abs()) == {1.0}
     assert "use hits" in caplog.text

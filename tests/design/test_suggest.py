@@ -1,7 +1,5 @@
 """Batches of perturbations, against a greedy choice with dense matrices."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np
@@ -9,13 +7,12 @@ import pandas as pd
 import pytest
 from design_models import trained
 
-from gears import GEARS, PertData
+from gears import GEARS
 from gears.conditions import Condition
 from gears.design import all_pairs, suggest
 from gears.design.suggest import sampling_noise
 from gears.jobs import Ensemble
 from gears.priors.joint import JointCovariance
-from gears.priors.uncertainty import condition_variance
 
 
 def dense(model: GEARS, conditions: list[Condition]) -> tuple[np.ndarray, np.ndarray]:
@@ -50,7 +47,7 @@ def unknown(model: GEARS, n: int = 25) -> list[Condition]:
     return [one for gene in model.pert_list if (one := Condition((gene,))) not in trained_on][:n]
 
 
-def test_a_batch_is_the_greedy_choice_by_conditional_variance(model: GEARS) -> None:
+def test_a_batch_is_the_greedy_choice_by_conditional_variance(model):
     candidates = unknown(model)
     cov, noise = dense(model, candidates)
     everything = np.arange(len(candidates))
@@ -64,7 +61,7 @@ def test_a_batch_is_the_greedy_choice_by_conditional_variance(model: GEARS) -> N
     assert list(table["cost"]) == [costs[row] for row in rows]
 
 
-def test_targets_and_conditions_measured_since_are_respected(model: GEARS) -> None:
+def test_targets_and_conditions_measured_since_are_respected(model):
     *candidates, measured = unknown(model)
     pairs = [Condition((candidates[row].genes[0], candidates[row + 1].genes[0])) for row in range(5)]
     targets = [*pairs, candidates[0]]
@@ -79,7 +76,7 @@ def test_targets_and_conditions_measured_since_are_respected(model: GEARS) -> No
     assert table.attrs["excluded"] == {measured.name: "already measured"}
 
 
-def test_a_draw_of_the_targets_chooses_almost_as_well(model: GEARS) -> None:
+def test_a_draw_of_the_targets_chooses_almost_as_well(model):
     """Of 1,700 pairs 1,024 are drawn; the batch is compared over all of them."""
     pairs = [pair for pair in all_pairs(model.pert_list) if pair not in set(model.parts.fitted_conditions())]
     cov, noise = dense(model, pairs)
@@ -101,7 +98,7 @@ def test_a_draw_of_the_targets_chooses_almost_as_well(model: GEARS) -> None:
     assert table["remaining"].iloc[-1] == pytest.approx(batch, abs=0.02)
 
 
-def test_measured_and_unknown_candidates_are_listed_with_the_reason(model: GEARS) -> None:
+def test_measured_and_unknown_candidates_are_listed_with_the_reason(model):
     trained_on = model.parts.fitted_conditions()[0]
     known = unknown(model, 3)
     table = suggest(model, [trained_on, "NOGENE", "ctrl", *known], 10)
@@ -116,14 +113,14 @@ def test_measured_and_unknown_candidates_are_listed_with_the_reason(model: GEARS
         suggest(model, targets=[])
 
 
-def test_names_with_other_capitals_are_listed_with_the_right_one(model: GEARS) -> None:
+def test_names_with_other_capitals_are_listed_with_the_right_one(model):
     first, second = (one.genes[0] for one in unknown(model, 2))
     assert first != first.lower()
     excluded = suggest(model, [first.lower(), second]).attrs["excluded"]
     assert excluded[f"{first.lower()}+ctrl"].endswith(f"; did you mean {first!r}?)")
 
 
-def test_measured_conditions_may_be_one_name_and_unknown_ones_are_logged(model: GEARS, caplog) -> None:
+def test_measured_conditions_may_be_one_name_and_unknown_ones_are_logged(model, caplog):
     known = [one.genes[0] for one in unknown(model, 3)]
     table = suggest(model, known, measured=known[0])
     assert set(table["condition"]) == {f"{gene}+ctrl" for gene in known[1:]}
@@ -132,7 +129,7 @@ def test_measured_conditions_may_be_one_name_and_unknown_ones_are_logged(model: 
     assert caplog.messages[-1].endswith("ignored, as the perturbation graph lacks their genes: NOGENE+ctrl")
 
 
-def test_genes_without_neighbours_are_listed_with_the_reason(model: GEARS, monkeypatch) -> None:
+def test_genes_without_neighbours_are_listed_with_the_reason(model, monkeypatch):
     import gears.design.candidates as module
 
     gene = unknown(model)[0].genes[0]
@@ -143,7 +140,7 @@ def test_genes_without_neighbours_are_listed_with_the_reason(model: GEARS, monke
     assert "has no neighbours" in table.attrs["excluded"][f"{gene}+ctrl"]
 
 
-def test_candidates_are_expressed_genes_and_alike_ones_are_said_to_be(model: GEARS, caplog) -> None:
+def test_candidates_are_expressed_genes_and_alike_ones_are_said_to_be(model, caplog):
     """A lab cannot silence a gene that its cells do not express."""
     caplog.set_level("INFO", "gears")
     mean_of = dict(zip(model.gene_list, model.parts.control_mean_G.tolist(), strict=True))
@@ -160,7 +157,7 @@ def test_candidates_are_expressed_genes_and_alike_ones_are_said_to_be(model: GEA
     assert "hardly tells the candidates apart" in caplog.text
 
 
-def test_other_aims_rank_by_probability_over_cost(model: GEARS) -> None:
+def test_other_aims_rank_by_probability_over_cost(model):
     genes = [one.genes[0] for one in unknown(model)]
     table = suggest(model, genes, 5, "effect", threshold=0.1)
     assert (np.diff(table["probability"]) <= 0).all()
@@ -193,14 +190,12 @@ def test_other_aims_rank_by_probability_over_cost(model: GEARS) -> None:
         ({"costs": {"NOGENE": 2}}, "costs name NOGENE+ctrl, which are no candidates"),
     ],
 )
-def test_bad_arguments_are_errors_with_the_remedy(model: GEARS, arguments: dict, message: str) -> None:
+def test_bad_arguments_are_errors_with_the_remedy(model, arguments, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         suggest(model, **arguments)
 
 
-def test_a_model_without_standard_deviations_is_an_error_with_the_remedy(
-    model: GEARS, pert_data: PertData
-) -> None:
+def test_a_model_without_standard_deviations_is_an_error_with_the_remedy(model, pert_data):
     alone = [trained(pert_data, seed, prior=None, steps=1, epochs=None) for seed in (1, 2)]
     with pytest.raises(
         ValueError, match=re.escape('train one with a prior, train(prior="auto"), or give an Ensemble')
@@ -210,12 +205,3 @@ def test_a_model_without_standard_deviations_is_an_error_with_the_remedy(
     assert len(suggest(ensemble, None, 3, "effect", threshold=0.1)) == 3
     with pytest.raises(ValueError, match="needs the prior of a single model"):
         suggest(ensemble)
-
-
-def test_the_prior_s_variance_of_a_single_gene_is_that_of_the_batch(model: GEARS) -> None:
-    candidates = unknown(model, 5)
-    cov, _ = dense(model, candidates)
-    uncertainty = model.parts.prior.uncertainty
-    sets = [[model.pert_list.index(gene) for gene in one.genes] for one in candidates]
-    expected = condition_variance(uncertainty.covariance, uncertainty.posterior, sets)
-    np.testing.assert_allclose(np.diag(cov), expected, rtol=1e-4)

@@ -1,7 +1,5 @@
 """A small stand-in for a prepared screen: only what evaluation reads of one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -46,10 +44,10 @@ class FakeScreen:
         return np.arange(10)
 
     @property
-    def settings(self) -> tuple[FakeScreen, ...]:
+    def settings(self):
         return (self,)
 
-    def setting(self, context: str, kind: str) -> FakeScreen:
+    def setting(self, context, kind):
         return self
 
 
@@ -67,14 +65,10 @@ def build_screen(means: dict[str, np.ndarray], *, n=None, m2=None, genes=None, o
     mean = np.array(list(means.values()), dtype=np.float64)
     unused = np.zeros_like(mean)
     statistics = ConditionStatistics(
-        n=np.full(len(mean), 10.0) if n is None else np.asarray(n, dtype=np.float64),
-        mean=mean,
-        m2=np.ones_like(mean) if m2 is None else np.asarray(m2, dtype=np.float64),
-        m3=unused,
-        m4=unused,
-        nonzero=unused,
-        above=unused,
-        below=unused,
+        np.full(len(mean), 10.0) if n is None else np.asarray(n, dtype=np.float64),
+        mean,
+        np.ones_like(mean) if m2 is None else np.asarray(m2, dtype=np.float64),
+        *[unused] * 5,  # m3, m4, nonzero, above, below
         control_of=np.zeros(len(mean), dtype=np.int64),
     )
     genes = genes or [f"G{gene}" for gene in range(mean.shape[1])]
@@ -96,8 +90,7 @@ def make_split():
     return FakeSplit
 
 
-@pytest.fixture
-def additive_screen() -> tuple[FakeScreen, FakeSplit]:
+def build_additive_screen() -> tuple[FakeScreen, FakeSplit]:
     """Five singles and three pairs whose true means are exactly additive; pairs and E are held out."""
     rng = np.random.default_rng(7)
     control = rng.uniform(2, 3, 12)
@@ -113,13 +106,24 @@ def additive_screen() -> tuple[FakeScreen, FakeSplit]:
 
 
 @pytest.fixture
-def letters_go() -> GeneAnnotation:
+def additive_screen():
+    """:func:`build_additive_screen`, new for each test."""
+    return build_additive_screen()
+
+
+@pytest.fixture(scope="session")
+def make_additive_screen():
+    return build_additive_screen
+
+
+@pytest.fixture(scope="session")
+def letters_go():
     """Invented GO terms of the genes A to E of the additive screen."""
     terms = {"A": "tu", "B": "tv", "C": "uv", "D": "tuv", "E": "uw"}
     return GeneAnnotation.from_dict({gene: set(letters) for gene, letters in terms.items()})
 
 
-@pytest.fixture
-def letters_embedding() -> GeneEmbedding:
+@pytest.fixture(scope="session")
+def letters_embedding():
     """Invented embeddings of the genes A to E of the additive screen."""
     return GeneEmbedding(tuple("ABCDE"), np.random.default_rng(2).normal(size=(5, 3)))

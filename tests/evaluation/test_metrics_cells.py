@@ -1,25 +1,16 @@
 """Metrics that look at cells and at sets of differential genes: by hand, by other programs, by properties."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import stats
 from scipy.spatial.distance import cdist, pdist
 
 from gears import PertData
 from gears.conditions import Condition
 from gears.evaluation import METRICS, Truth, condition_metrics
 from gears.evaluation.metrics.differential import (
-    _welch_p,
-    _wilcoxon_p,
     de_overlap_of_cells,
-    differential,
-    overlap_share,
 )
 from gears.evaluation.metrics.distributions import energy_distance_of_cells, mmd_of_cells, squared_distances
 from gears.evaluation.truth import ScreenCells, moved_cells
@@ -42,9 +33,6 @@ class Cells:
 
 def random_cells(seed: int, n: int = 12, n_genes: int = 5, shift: float = 0.0) -> np.ndarray:
     return np.random.default_rng(seed).gamma(2.0, 0.5, (n, n_genes)) + shift
-
-
-# --- energy distance and MMD -----------------------------------------------------
 
 
 def test_mmd_by_hand():
@@ -78,27 +66,6 @@ def test_the_squared_energy_distance_is_that_of_the_means():
     assert energy_distance_of_cells(x, y, squared=True) == pytest.approx(expected)
     assert "plain distances" in METRICS["energy_distance"].formula
     assert squared_distances(np.full((3, 7), 1e3 + 0.1), np.full((3, 7), 1e3 + 0.1)).tolist() == [[0] * 3] * 3
-
-
-@given(seed=st.integers(0, 1000))
-def test_order_of_cells_and_genes_does_not_matter(seed):
-    rng = np.random.default_rng(seed)
-    x, y = random_cells(seed), random_cells(seed + 1, 9)
-    genes = rng.permutation(5)
-    for distance in (energy_distance_of_cells, mmd_of_cells):
-        moved = distance(rng.permutation(x)[:, genes], rng.permutation(y)[:, genes])
-        assert moved == pytest.approx(distance(x, y), rel=1e-9, abs=1e-12)
-
-
-def test_cells_of_one_distribution_are_at_zero_on_average_and_others_are_far():
-    same = [energy_distance_of_cells(random_cells(2 * i), random_cells(2 * i + 1)) for i in range(400)]
-    assert abs(np.mean(same)) < 3 * np.std(same) / 20
-    same = [mmd_of_cells(random_cells(2 * i), random_cells(2 * i + 1)) for i in range(400)]
-    assert abs(np.mean(same)) < 3 * np.std(same) / 20
-    assert energy_distance_of_cells(random_cells(0), random_cells(1, shift=2.0)) > 10 * np.std(same)
-
-
-# --- the registered forms --------------------------------------------------------
 
 
 def cell_truth() -> tuple[Truth, dict[str, np.ndarray]]:
@@ -164,39 +131,6 @@ def test_cells_of_a_screen_are_sampled_alike_every_time(tmp_path, toy_adata, toy
     )
     with pytest.raises(ValueError, match="at least 2"):
         ScreenCells(data.screen, max_cells=1)
-
-
-# --- differential genes ----------------------------------------------------------
-
-
-def test_overlap_by_hand():
-    true = np.array([True, True, False, False, True])
-    found = np.array([True, False, True, True, True])
-    size = np.array([1.0, 9.0, 2.0, 0.5, 3.0])
-    assert overlap_share(true, found, size) == pytest.approx(2 / 3)  # the three largest found: 4, 2, 0
-    assert overlap_share(true, true, size) == 1
-    assert overlap_share(true, ~true, size) == 0
-    assert np.isnan(overlap_share(np.zeros(5, bool), found, size))
-    # one place for two genes of equal size, one of them right
-    tied = overlap_share(np.array([1, 0, 0], bool), np.array([1, 1, 0], bool), np.array([2.0, 2, 1]))
-    assert tied == pytest.approx(0.5)
-    assert overlap_share(np.array([1, 1, 0], bool), np.array([0, 1, 0], bool), np.ones(3)) == 0.5
-
-
-def test_p_values_equal_those_of_scipy():
-    a, b = random_cells(5, 14, 8, shift=0.2), random_cells(6, 40, 8)
-    sides = [(cells.mean(axis=0), cells.std(axis=0), len(cells)) for cells in (a, b)]
-    np.testing.assert_allclose(_welch_p(*sides), stats.ttest_ind(a, b, equal_var=False).pvalue, rtol=1e-9)
-    same = np.zeros((5, 2))
-    assert _wilcoxon_p(same, np.zeros((9, 2))).tolist() == [1, 1]
-    still = (np.array([1.0, 1.0]), np.zeros(2), 5)
-    assert _welch_p(still, (np.array([1.0, 2.0]), np.zeros(2), 5)).tolist() == [1, 0]
-
-
-def test_differential_genes_keep_the_false_discovery_rate():
-    assert differential(np.array([0.001, 0.04, 0.9, np.nan])).tolist() == [True, False, False, False]
-    assert not differential(np.full(6, np.nan)).any()
-    assert not differential(np.full(6, 0.06)).any()
 
 
 @pytest.mark.parametrize("test", ["welch", "wilcoxon"])

@@ -1,11 +1,8 @@
 """Intervals of predicted means: coverage, width and interval score, who states them, and the verdict on them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from gears import PertData
 from gears.conditions import Condition
 from gears.evaluation import (
     DECISIVE,
@@ -26,12 +23,8 @@ HALF = 1.6448536269514722
 
 
 @pytest.fixture(scope="module")
-def pert_data(tmp_path_factory, small_screen) -> PertData:
-    adata, _ = small_screen
-    data = PertData(tmp_path_factory.mktemp("sd"), default_pert_graph=False)
-    data.new_data_process("small", adata)
-    data.prepare_split("simulation", seed=1)
-    return data
+def pert_data(small_data):
+    return small_data
 
 
 def values(error_UG: np.ndarray, sd_UG: np.ndarray | None, **truth: np.ndarray) -> np.ndarray:
@@ -60,7 +53,7 @@ def test_without_standard_deviations_they_are_undefined():
 
 
 @pytest.mark.parametrize("factor", [0.5, 2.0])
-def test_the_right_standard_deviation_has_the_best_score_and_the_coverage_it_states(factor: float):
+def test_the_right_standard_deviation_has_the_best_score_and_the_coverage_it_states(factor):
     rng = np.random.default_rng(0)
     sd = rng.uniform(0.2, 2.0, (40, 300))
     error = rng.normal(0, sd)

@@ -1,7 +1,5 @@
 """The verdict: paired intervals against the best baseline of each metric, and the tables below it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -83,15 +81,8 @@ def test_better_worse_and_not_distinguishable_each_against_the_best_baseline_of_
     assert len(lines) == 4
 
 
-def test_intervals_are_paired_by_condition():
-    """Conditions differ far more than the methods do: only the paired difference is clear."""
-    wide = np.linspace(-0.9, 0.8, N)
-    table = tidy({"discrimination_ref": {"gears": wide + 0.05 + SPREAD / 10, "additive": wide}})
-    assert outcomes(table) == {"discrimination_ref": "better"}
-
-
 @pytest.mark.parametrize(("n", "expected"), [(7, "too few conditions to say"), (8, "better")])
-def test_eight_conditions_are_needed(n: int, expected: str):
+def test_eight_conditions_are_needed(n, expected):
     table = tidy({"discrimination_ref": {"gears": 0.9, "additive": 0.1}}, n)
     assert outcomes(table) == {"discrimination_ref": expected}
     assert ("Too few conditions" in verdict(table)) == (n == 7)
@@ -100,7 +91,7 @@ def test_eight_conditions_are_needed(n: int, expected: str):
 
 @pytest.mark.parametrize("n", [3, 8, 30])
 @pytest.mark.parametrize("metric", DECISIVE)
-def test_a_baseline_that_wins_a_decisive_metric_is_named_in_the_first_line(n: int, metric: str):
+def test_a_baseline_that_wins_a_decisive_metric_is_named_in_the_first_line(n, metric):
     higher = METRICS[metric].higher_is_better
     table = tidy(
         {metric: {"gears": 0.4 if higher else 0.6, "go_ridge": 0.5, "additive": 0.1 if higher else 0.9}}, n

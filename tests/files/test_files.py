@@ -1,7 +1,5 @@
 """Writing: whole or not at all, and nothing that is read can run code."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
@@ -15,7 +13,7 @@ from gears.files.atomic import locked, new_folder, only_writer, write_atomically
 from gears.files.formats import content_hash, read_json, read_npz, write_json, write_npz, write_text
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = write_text(tmp_path / "a" / "file.txt", "old")
 
     def fail(temporary: Path) -> None:
@@ -29,26 +27,14 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["file.txt"]
 
 
-def test_the_temporary_file_has_the_name(tmp_path: Path) -> None:
-    seen = []
-
-    def write(temporary: Path) -> None:
-        seen.append(temporary)
-        temporary.write_bytes(b"")
-
-    write_atomically(tmp_path / "x.h5ad", write)
-    assert seen[0].name == "x.h5ad"
-    assert seen[0].parent.parent == tmp_path
-
-
-def test_files_have_the_usual_permissions(tmp_path: Path) -> None:
+def test_files_have_the_usual_permissions(tmp_path):
     plain = tmp_path / "plain"
     plain.write_text("")
     written = write_text(tmp_path / "written", "x")
     assert stat.S_IMODE(os.stat(written).st_mode) == stat.S_IMODE(os.stat(plain).st_mode)
 
 
-def test_a_failed_folder_leaves_the_old_one(tmp_path: Path) -> None:
+def test_a_failed_folder_leaves_the_old_one(tmp_path):
     target = tmp_path / "screen"
     with new_folder(target) as temporary:
         (temporary / "first").write_text("1")
@@ -60,7 +46,7 @@ def test_a_failed_folder_leaves_the_old_one(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["screen"]
 
 
-def test_json_round_trip_with_numpy(tmp_path: Path) -> None:
+def test_json_round_trip_with_numpy(tmp_path):
     value = {"a": np.int64(3), "b": np.array([1.5, 2.0]), "c": Path("x"), "d": "π"}
     path = write_json(tmp_path / "value.json", value)
     assert read_json(path) == {"a": 3, "b": [1.5, 2.0], "c": "x", "d": "π"}
@@ -69,7 +55,7 @@ def test_json_round_trip_with_numpy(tmp_path: Path) -> None:
     assert read_json(path)["a"] == 3
 
 
-def test_damaged_files_are_named(tmp_path: Path) -> None:
+def test_damaged_files_are_named(tmp_path):
     (tmp_path / "bad.json").write_text('{"a": ')
     with pytest.raises(ValueError, match=r"bad\.json is not valid JSON"):
         read_json(tmp_path / "bad.json")
@@ -81,40 +67,17 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
         read_npz(tmp_path / "absent.npz")
 
 
-def test_npz_round_trip(tmp_path: Path) -> None:
-    arrays = {"a": np.arange(6).reshape(2, 3), "b": np.array(["x", "yy"])}
-    found = read_npz(write_npz(tmp_path / "x.npz", arrays))
-    assert list(found) == ["a", "b"]
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(found[name], array)
-
-
-def test_objects_in_npz_are_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "objects.npz", a=np.array([{}], dtype=object))
-    with pytest.raises(ValueError, match="cannot be read"):
-        read_npz(tmp_path / "objects.npz")
-
-
-def test_hash_sees_values_types_shapes_and_order() -> None:
+def test_hash_sees_values_types_shapes_and_order():
     base = np.arange(6)
-    hashes = {
-        content_hash(base),
-        content_hash(base.astype(np.int32)),
-        content_hash(base.reshape(2, 3)),
-        content_hash(base, "x"),
-        content_hash("x", base),
-        content_hash(["a", "b"]),
-        content_hash("a", "b"),
-        content_hash({"a": 1}),
-    }
-    assert len(hashes) == 8
+    contents = [(base,), (base.astype(np.int32),), (base.reshape(2, 3),), (base, "x"), ("x", base)]
+    assert len({content_hash(*parts) for parts in [*contents, (["a", "b"],), ("a", "b"), ({"a": 1},)]}) == 8
     assert content_hash({"a": 1, "b": 2}) == content_hash({"b": 2, "a": 1})
     assert content_hash(np.asfortranarray(base.reshape(2, 3))) == content_hash(base.reshape(2, 3))
     assert content_hash(b"ab") == content_hash(b"ab")
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_a_disk_without_locks_is_reported_and_used(tmp_path: Path, monkeypatch, caplog, number: int) -> None:
+def test_a_disk_without_locks_is_reported_and_used(tmp_path, monkeypatch, caplog, number):
     def no_locks(*_: object) -> None:
         raise OSError(number, "not here")
 

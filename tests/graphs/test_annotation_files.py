@@ -1,7 +1,5 @@
 """Annotation files of any species, and ancestors from an ontology; the mouse-like files are written here."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

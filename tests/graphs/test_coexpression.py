@@ -1,7 +1,5 @@
 """Co-expression graph against numpy and pandas; dense, sparse and chunked forms agree."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -45,8 +43,7 @@ def assert_same(one: dict, two: dict) -> None:
     assert all(abs(one[edge] - two[edge]) < 1e-9 for edge in one)
 
 
-@pytest.mark.parametrize("share", [0.05, 0.5, 1.0])
-@pytest.mark.parametrize(("threshold", "k"), [(0.4, 20), (0.2, 3), (0.0, 5)])
+@pytest.mark.parametrize(("share", "threshold", "k"), [(0.05, 0.2, 3), (0.5, 0.4, 20), (1.0, 0.0, 5)])
 def test_equals_pandas(share, threshold, k):
     x = expression(share=share)
     expected = brute_force(x, NAMES, threshold, k)
@@ -56,31 +53,10 @@ def test_equals_pandas(share, threshold, k):
     assert_same(edges_of(by_sparse), expected)
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        sparse.csr_matrix,
-        sparse.csc_matrix,
-        sparse.csr_array,
-        np.asfortranarray,
-        lambda x: x.astype(np.float32),
-    ],
-)
+@pytest.mark.parametrize("form", [sparse.csc_matrix, sparse.csr_array, np.asfortranarray, np.float32])
 def test_every_form_of_matrix(form):
     x = expression().astype(np.float32).astype(np.float64)
     assert_same(edges_of(coexpression_graph(form(x), NAMES)), edges_of(coexpression_graph(x, NAMES)))
-
-
-@pytest.mark.parametrize("density", [0.0, 1.0])
-def test_both_ways_of_computing_in_chunks(monkeypatch, density):
-    x = expression()
-    expected = edges_of(coexpression_graph(x, NAMES, k=4))
-    monkeypatch.setattr(correlation, "_SPARSE_DENSITY", density)
-    monkeypatch.setattr(correlation, "_CHUNK_BYTES", 8 * 25 * 3)
-    monkeypatch.setattr(coexpression, "_CHUNK_BYTES", 8 * 25 * 3)
-    monkeypatch.setattr(coexpression, "_BLOCK_BYTES", 8 * 25 * 7)
-    assert_same(edges_of(coexpression_graph(sparse.csr_matrix(x), NAMES, k=4)), expected)
-    assert_same(edges_of(coexpression_graph(x, NAMES, k=4)), expected)
 
 
 class OnDisk:
@@ -109,8 +85,7 @@ def test_chosen_cells_of_a_file_are_read_in_chunks(monkeypatch, density):
     assert_same(edges_of(coexpression_graph(x, NAMES, rows=rows, k=4)), expected)
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+@pytest.mark.parametrize(("seed", "form"), [(0, np.asarray), (1, sparse.csr_matrix)])
 def test_edges_do_not_depend_on_the_order_of_genes(seed, form):
     x = expression(seed, share=0.08 if form is sparse.csr_matrix else 0.5)
     order = np.random.default_rng(seed).permutation(25)
@@ -120,17 +95,7 @@ def test_edges_do_not_depend_on_the_order_of_genes(seed, form):
     assert two.nodes == tuple(NAMES[i] for i in order)
 
 
-def test_ties_go_by_name():
-    rng = np.random.default_rng(0)
-    base = rng.normal(size=40)
-    x = np.stack([base, base, -base, base, rng.normal(size=40)], axis=1)
-    edges = edges_of(coexpression_graph(x, ["d", "c", "b", "a", "e"], k=2))
-    assert {s for s, t in edges if t == "d"} == {"a", "b"}
-    assert {s for s, t in edges if t == "a"} == {"b", "c"}
-    assert edges["b", "d"] == 1.0
-
-
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(2))
 def test_ties_at_the_last_place_do_not_hang_on_rounding_or_chunk(monkeypatch, seed):
     rng = np.random.default_rng(seed)
     base, scales = rng.normal(size=57), rng.uniform(0.01, 100, 23)  # the same correlations but for rounding
@@ -153,7 +118,7 @@ class TestDrawn:
     """Pairs chosen on a draw of cells: the graph of all cells."""
 
     @staticmethod
-    def cells(seed: int, n_cells: int = 3000, n_genes: int = 150) -> np.ndarray:
+    def cells(seed: int, n_cells: int = 2000, n_genes: int = 150) -> np.ndarray:
         """Groups of genes that go together, and genes that few cells express: some alike, one in a single cell."""
         rng = np.random.default_rng(seed)
         x = 1.3 * np.repeat(rng.normal(size=(n_cells, n_genes // 3)), 3, axis=1)
@@ -165,9 +130,10 @@ class TestDrawn:
         x[7, 42:44] = 2.0
         return x
 
-    @pytest.mark.parametrize("seed", range(3))
-    @pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix, OnDisk])
-    @pytest.mark.parametrize(("threshold", "k"), [(0.4, 20), (0.25, 1)])
+    @pytest.mark.parametrize(
+        ("seed", "form", "threshold", "k"),
+        [(0, np.asarray, 0.4, 20), (1, sparse.csr_matrix, 0.25, 1), (2, OnDisk, 0.4, 20)],
+    )
     def test_equals_the_graph_of_all_pairs(self, monkeypatch, seed, form, threshold, k):
         monkeypatch.setattr(coexpression, "_FEW_PAIRS", 1.0)
         x = self.cells(seed)
@@ -189,11 +155,6 @@ class TestDrawn:
         assert one.hash == two.hash
         assert set(edges_of(one)) < set(edges_of(whole))
 
-    def test_too_many_pairs_are_all_computed(self):
-        rng = np.random.default_rng(0)
-        x = rng.normal(size=(500, 1)) + 0.1 * rng.normal(size=(500, 25))
-        assert coexpression_graph(x, NAMES, n_drawn=100, k=3).hash == coexpression_graph(x, NAMES, k=3).hash
-
     def test_nan_in_a_cell_that_is_not_drawn(self):
         x = self.cells(0)
         x[:, 50] = x[:, 51]  # an edge, so that all cells are read
@@ -202,19 +163,6 @@ class TestDrawn:
             bad[cell, 149] = np.nan
             with pytest.raises(ValueError, match="NaN or infinity"):
                 coexpression_graph(bad, [f"g{i:03d}" for i in range(150)], n_drawn=100)
-
-
-def test_no_self_edges_and_none_for_constant_genes():
-    graph = coexpression_graph(expression(), NAMES, threshold=0.0)
-    source, target = graph.edge_index
-    assert (source != target).all()
-    assert not {5, 6} & set(source.tolist()) | {5, 6} & set(target.tolist())
-
-
-def test_constant_gene_that_floats_cannot_average():
-    x = expression()
-    x[:, 5] = 0.1  # the mean of 80 times 0.1 is not 0.1 in floats
-    assert not any("g05" in edge for edge in edges_of(coexpression_graph(x, NAMES, threshold=0.0)))
 
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
@@ -236,13 +184,3 @@ def test_names_and_columns_must_agree():
         coexpression_graph(expression(), NAMES[:24])
     with pytest.raises(ValueError, match="more than once: g00"):
         coexpression_graph(expression(), [*NAMES[:24], "g00"])
-
-
-def test_input_is_not_changed():
-    x = expression()
-    matrix = sparse.csr_matrix(x)
-    before, data = x.copy(), matrix.data.copy()
-    coexpression_graph(x, NAMES)
-    coexpression_graph(matrix, NAMES)
-    assert np.array_equal(x, before)
-    assert np.array_equal(matrix.data, data)

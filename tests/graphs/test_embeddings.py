@@ -1,7 +1,5 @@
 """Gene vectors: their forms, nearest neighbours, and the start of a table."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +11,7 @@ NAMES = [f"G{i}" for i in range(12)]
 
 
 @pytest.fixture
-def values() -> np.ndarray:
+def values():
     return np.random.default_rng(5).normal(size=(12, 6))
 
 
@@ -93,12 +91,6 @@ def test_neighbours_are_those_of_the_cosine(values):
     assert sorted(again.to_frame().itertuples(index=False)) == sorted(frame.itertuples(index=False))
     with pytest.raises(ValueError, match="no gene of the graph has a vector"):
         GeneEmbedding(tuple(NAMES), values).graph(["X", "Y"], k=3)
-
-
-def test_other_names_of_genes_are_found(values):
-    embedding = GeneEmbedding(tuple(NAMES), values)
-    resolve = {"OLD": "G3", "G3": "G3"}.get
-    assert embedding.rows_of(["OLD", "G1", "none"], resolve).tolist() == [3, 1, -1]
 
 
 @pytest.mark.parametrize("size", [2, 6, 8])

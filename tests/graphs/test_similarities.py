@@ -1,9 +1,5 @@
 """Another similarity of genes for the prior is registered in one place; the cache depends on its table."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -15,7 +11,7 @@ N_SINGLES = 30
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> PertData:
+def data(tmp_path_factory):
     adata, _ = simulated_screen(
         n_genes=60, n_singles=N_SINGLES, n_pairs=0, cells_per_condition=20, n_control=100, seed=4
     )
@@ -26,7 +22,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PertData:
 
 
 @pytest.fixture
-def registered() -> Iterator[dict[str, np.ndarray]]:
+def registered():
     """A similarity called "pathways" by the table that the test puts in."""
     tables: dict[str, np.ndarray] = {}
     SIMILARITIES.add("pathways", lambda pert_data, inputs: tables.get("pathways"))
@@ -34,9 +30,8 @@ def registered() -> Iterator[dict[str, np.ndarray]]:
     del SIMILARITIES["pathways"]
 
 
-def test_a_users_table_is_weighed_by_the_evidence(data: PertData, registered: dict[str, np.ndarray]) -> None:
+def test_a_users_table_is_weighed_by_the_evidence(data, registered):
     before = prior_of(data)
-    assert before is not None
     assert "pathways" not in before.prior.report["weights"]
     change_PG = np.zeros((len(data.pert_names), len(data.screen.gene_names)))
     for condition in data.screen.conditions:
@@ -45,7 +40,6 @@ def test_a_users_table_is_weighed_by_the_evidence(data: PertData, registered: di
             change_PG[data.condition_nodes(condition)[0]] = data.screen.statistics.delta(np.array([row]))[0]
     registered["pathways"] = change_PG
     fitted = prior_of(data)
-    assert fitted is not None
     weights = fitted.prior.report["weights"]
     assert weights["pathways"] > 2 * max(
         weight for name, weight in weights.items() if name not in ("pathways", "offset")
@@ -57,17 +51,15 @@ def test_a_users_table_is_weighed_by_the_evidence(data: PertData, registered: di
     # another table is another prior, whatever the cache holds
     registered["pathways"] = np.random.default_rng(0).normal(size=change_PG.shape)
     other = prior_of(data)
-    assert other is not None
     assert other.prior.report["weights"]["pathways"] < 0.1 * weights["pathways"]
 
 
-def test_all_that_is_fitted_reads_the_inputs_of_the_model(data: PertData) -> None:
+def test_all_that_is_fitted_reads_the_inputs_of_the_model(data):
     model = GEARS(data, device="cpu")
     names = [str(name) for name in data.pert_names]
     vectors = dict(zip(names, np.random.default_rng(1).normal(size=(len(names), 5)), strict=True))
     model.model_initialize(hidden_size=8, pert_embedding=vectors)
     fitted = prior_of(data, inputs=model.parts.inputs)
-    assert fitted is not None
     assert "embeddings" in fitted.prior.report["weights"]
     assert fitted.inputs is model.parts.inputs
     assert PriorInputs().content_hash != fitted.inputs.content_hash

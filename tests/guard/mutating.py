@@ -16,12 +16,10 @@ import sys
 import traceback
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from anndata import AnnData
 from readers import READERS, Reader, digest, files
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 SECONDS, MEMORY = 60, 6 << 30
 ALLOWED = (ValueError, OSError)

@@ -1,8 +1,7 @@
 """The source itself: nothing unpickles freely, nothing is evaluated, nothing is imported that is not declared."""
 
-from __future__ import annotations
-
 import ast
+import functools
 import re
 import sys
 import tomllib
@@ -32,9 +31,15 @@ REFUSED = {
 }
 
 
+@functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """All nodes of a file."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
 def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
     """Every call of a file with the dotted name of what is called."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if isinstance(node, ast.Call):
             yield ast.unparse(node.func), node
 
@@ -62,7 +67,7 @@ def free(name: str, call: ast.Call) -> bool:
     )
 
 
-def test_no_code_path_runs_what_is_in_a_file() -> None:
+def test_no_code_path_runs_what_is_in_a_file():
     found = []
     for path in SOURCES:
         place = path.relative_to(ROOT).as_posix()
@@ -72,11 +77,11 @@ def test_no_code_path_runs_what_is_in_a_file() -> None:
     assert found == []
 
 
-def test_functions_are_not_imported_past_the_scan() -> None:
+def test_functions_are_not_imported_past_the_scan():
     """``from pickle import loads`` would hide a call from the test above."""
     found = []
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.ImportFrom) and node.module in REFUSED:
                 names = {alias.name for alias in node.names} & set(REFUSED[node.module].split())
                 found += [f"{path.name}:{node.lineno}: {name}" for name in names]
@@ -91,7 +96,7 @@ def test_functions_are_not_imported_past_the_scan() -> None:
         "tar.extractall(p)", "subprocess.run(c, shell=True)", "dill.loads(b)", "marshal.loads(b)",
     ],
 )  # fmt: skip
-def test_the_scan_finds_what_it_looks_for(line: str, tmp_path: Path) -> None:
+def test_the_scan_finds_what_it_looks_for(line, tmp_path):
     (tmp_path / "bad.py").write_text(line)
     ((name, call),) = calls(tmp_path / "bad.py")
     assert free(name, call)
@@ -132,11 +137,11 @@ BEHIND = {"zarr": "anndata", "pynvml": "nvidia-ml-py", "IPython": "ipykernel", "
 """Modules of another name than their distribution's, and those that come with a declared one and serve it."""
 
 
-def test_nothing_is_imported_that_is_not_declared() -> None:
+def test_nothing_is_imported_that_is_not_declared():
     owners = metadata.packages_distributions()
     known, missing = declared(), set()
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in nodes(path):
             if isinstance(node, ast.Import):
                 modules = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -150,7 +155,7 @@ def test_nothing_is_imported_that_is_not_declared() -> None:
     assert sorted(missing) == []
 
 
-def test_every_dependency_says_its_licence() -> None:
+def test_every_dependency_says_its_licence():
     text = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for line in project["dependencies"]:

@@ -1,7 +1,5 @@
 """A disk that is full, a folder that may not be written, one that vanishes: named errors, earlier results intact."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import faulthandler
@@ -13,11 +11,13 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from anndata import AnnData
+from driving import closed
 from readers import GENES, make_run
 
 from gears import GEARS, PertData
@@ -25,9 +25,6 @@ from gears.data.screen.prepare import prepare_screen
 from gears.files import tensors
 from gears.files.atomic import new_folder
 from gears.files.formats import write_json, write_npz
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does"),
@@ -55,14 +52,14 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def run(toy_template: AnnData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(toy_template, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     make_run(folder, toy_template.copy())
     return folder
 
 
 @pytest.fixture
-def copy(run: Path, tmp_path: Path) -> Path:
+def copy(run, tmp_path):
     shutil.copytree(run, tmp_path / "copy")
     return tmp_path / "copy"
 
@@ -107,7 +104,7 @@ WRITERS: dict[str, tuple[Callable[[Path, AnnData], Any], str, int]] = {
 
 
 @pytest.mark.parametrize("what", WRITERS)
-def test_a_full_disk(what: str, copy: Path, toy_adata: AnnData) -> None:
+def test_a_full_disk(what, copy, toy_adata):
     """The error names what could not be written; every earlier file is as it was, and nothing is left over."""
     write, words, size = WRITERS[what]
     before = contents(copy)
@@ -115,25 +112,10 @@ def test_a_full_disk(what: str, copy: Path, toy_adata: AnnData) -> None:
         write(copy, toy_adata)
     assert str(caught.value).count("what was there before is unchanged") == 1
     after = contents(copy)
-    assert {name: after.get(name) for name in before if "metrics" not in name} == {
-        name: value for name, value in before.items() if "metrics" not in name
-    }
+    assert all(after.get(name) == value for name, value in before.items() if "metrics" not in name)
     assert not [name for name in after if ".tmp" in name]
     write(copy, toy_adata)  # there is room again
     opened(copy) if what != "preparing" else None
-
-
-def test_every_size_of_disk(copy: Path, toy_adata: AnnData) -> None:
-    """Wherever a preparation runs out of space, the screen before it is whole."""
-    before = contents(copy / "data" / "toy")
-    failed = 0
-    for size in (0, 100, 300, 500, 900, 3000, 7000):  # beyond these HDF5 writes, see below
-        with full_disk(size), contextlib.suppress(OSError):
-            prepare_again(copy, toy_adata)
-            break
-        failed += 1
-        assert contents(copy / "data" / "toy") == before
-    assert failed == 7
 
 
 def in_fork(action: Callable[[], Any]) -> str:
@@ -157,7 +139,7 @@ def in_fork(action: Callable[[], Any]) -> str:
 
 
 @pytest.mark.parametrize("what", ["predicting", "preparing"])
-def test_a_disk_that_fills_up_within_hdf5(what: str, copy: Path, toy_adata: AnnData) -> None:
+def test_a_disk_that_fills_up_within_hdf5(what, copy, toy_adata):
     before = contents(copy)
 
     def write() -> None:
@@ -170,11 +152,9 @@ def test_a_disk_that_fills_up_within_hdf5(what: str, copy: Path, toy_adata: AnnD
     assert contents(copy) == before
 
 
-def test_no_room_is_said_before_anything_is_written(
-    copy: Path, toy_adata: AnnData, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_room_is_said_before_anything_is_written(copy, toy_adata, monkeypatch):
     before = contents(copy)
-    monkeypatch.setattr("gears.files.atomic.shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))  # type: ignore[attr-defined]
+    monkeypatch.setattr("gears.files.atomic.shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))
     with pytest.raises(OSError, match=r"toy needs about 0 MB, 0 MB are free"):
         prepare_again(copy, toy_adata)
     with pytest.raises(OSError, match=r"run\.h5ad needs about"):
@@ -183,7 +163,7 @@ def test_no_room_is_said_before_anything_is_written(
 
 
 @pytest.mark.parametrize("kind", ["json", "npz", "tensors", "folder"])
-def test_writers_name_their_file(kind: str, tmp_path: Path) -> None:
+def test_writers_name_their_file(kind, tmp_path):
     path = tmp_path / f"file.{kind}"
     values = np.arange(10_000.0) ** 0.5
 
@@ -199,62 +179,24 @@ def test_writers_name_their_file(kind: str, tmp_path: Path) -> None:
     }
     with full_disk(4096), pytest.raises(OSError, match=rf"file\.{kind} could not be written") as caught:
         writes[kind](path)
-    assert (caught.value.errno, "File too large" in str(caught.value)) == (errno.EFBIG, True), (
-        "the system's reason"
-    )
+    assert (caught.value.errno, "File too large" in str(caught.value)) == (errno.EFBIG, True)
     assert not list(tmp_path.iterdir())
 
 
-@contextlib.contextmanager
-def nobody() -> Iterator[None]:
-    """As a user without rights over the folder: root may write anywhere."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
-def test_a_folder_that_may_only_be_read(copy: Path, toy_adata: AnnData) -> None:
-    """Reading works, predictions are the same; writing is an error that names the place."""
-    for place in [copy, *copy.rglob("*")]:
-        place.chmod(0o555 if place.is_dir() else 0o444)
-    parents = list(copy.parents)[:-1]
-    modes = {place: place.stat().st_mode for place in parents}
-    for place in parents:
-        if str(place).startswith(("/tmp/", str(copy.parent))):
-            place.chmod(place.stat().st_mode | 0o055)
+def test_a_folder_that_may_only_be_read(copy, toy_adata):
+    """Reading works; writing is an error that names the place."""
     before = contents(copy)
-
-    def use() -> str:
-        with nobody():
-            model = GEARS.from_pretrained(copy / "run", device="cpu")
-            assert np.isfinite(model.predict([["GX00"]])["GX00"]).all()
-            with pytest.raises(PermissionError, match="run"):
-                model.save_model(copy / "run")
-            with pytest.raises(PermissionError, match="toy"):
-                prepare_screen(toy_adata[:180].copy(), copy / "data" / "toy")
-        return "refused as it should be"
-
-    def tell() -> None:
-        raise RuntimeError(use())
-
-    try:
-        opened(copy)  # whatever is imported on the way, the other user may not read
-        assert in_fork(tell) == "RuntimeError: refused as it should be"
-    finally:
-        for place in [copy, *copy.rglob("*")]:
-            place.chmod(0o755 if place.is_dir() else 0o644)
-        for place, mode in modes.items():
-            if str(place).startswith(("/tmp/", str(copy.parent))):
-                place.chmod(mode)
+    with closed(copy):
+        model = GEARS.from_pretrained(copy / "run", device="cpu")
+        assert np.isfinite(model.predict([["GX00"]])["GX00"]).all()
+        with pytest.raises(PermissionError, match="run"):
+            model.save_model(copy / "run")
+        with pytest.raises(PermissionError, match="toy"):
+            prepare_screen(toy_adata[:180].copy(), copy / "data" / "toy")
     assert contents(copy) == before
 
 
-def test_a_folder_that_vanishes(copy: Path) -> None:
+def test_a_folder_that_vanishes(copy):
     """The screen of an open model is removed: what needs it says so, what does not goes on."""
     model = opened(copy)
     shutil.rmtree(copy / "data")
@@ -264,10 +206,3 @@ def test_a_folder_that_vanishes(copy: Path) -> None:
         model.train(steps=1, evaluate_test=False, verbose=False, save_path=str(copy / "other"))
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*run; give the folder"):
         GEARS.from_pretrained(copy / "run")
-
-
-def test_a_file_where_a_folder_should_be(tmp_path: Path, toy_adata: AnnData) -> None:
-    (tmp_path / "file").write_text("x")
-    with pytest.raises((FileExistsError, NotADirectoryError), match="file"):
-        prepare_screen(toy_adata, tmp_path / "file" / "toy")
-    assert (tmp_path / "file").read_text() == "x"

@@ -1,7 +1,5 @@
 """Screens at the edge of what there can be: prepared, trained, predicted and evaluated, or a clear error."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +16,7 @@ GO = {gene: {f"T{i % 7}", f"T{i % 5}"} for i, gene in enumerate(GENES)}
 TEN = [f"{gene}+ctrl" for gene in GENES[:10]]
 
 
-def screen(
-    labels: list[str],
-    n_each: int = 10,
-    n_control: int = 40,
-    n_genes: int = 30,
-    *,
-    zero: int = 0,
-    constant: int = 0,
-) -> AnnData:
+def screen(labels: list[str], n_each=10, n_control=40, n_genes=30, *, zero=0, constant=0) -> AnnData:
     """Poisson counts; some cells without any, some genes with one value everywhere."""
     rng = np.random.default_rng(3)
     cells = ["ctrl"] * n_control + [label for label in labels for _ in range(n_each)]
@@ -49,11 +39,9 @@ CASES: dict[str, tuple[AnnData, dict[str, Any], dict[str, Any]]] = {
     "a condition for each part": (screen(TEN[:3]), {"split": "custom", "split_dict": parts(*TEN[:3])}, {}),
     "a cell per condition": (screen(TEN, n_each=1), {"split": "simulation"}, {"skip_calc_de": True}),
     "a control cell": (screen(TEN, n_control=1), {"split": "simulation"}, {"skip_calc_de": True}),
-    "constant genes": (screen(TEN, constant=20), {"split": "simulation"}, {}),
     "constant genes only": (screen(TEN, constant=30), {"split": "simulation"}, {}),
     "cells without counts": (screen(TEN, zero=60), {"split": "simulation"}, {}),
     "one gene measured": (screen(TEN, n_genes=1), {"split": "simulation"}, {}),
-    "two genes measured": (screen(TEN, n_genes=2), {"split": "simulation"}, {}),
 }  # fmt: skip
 
 
@@ -64,12 +52,11 @@ def all_the_way(folder: Path, adata: AnnData, split: dict[str, Any], options: di
     data.get_dataloader(batch_size=4)
     model = GEARS(data, device="cpu")
     model.model_initialize(hidden_size=4)
-    for objective in ("moments", "cells"):
-        for prior in ({}, {"prior": None}):
-            model.train(steps=2, verbose=False, objective=objective, **prior)
-            found = model.predict([["GX00"], ["GX00", "GX09"]])
-            assert np.isfinite(found.expression_UG).all()
-    table = model.evaluate()
+    for options in ({"objective": "cells", "prior": None}, {"objective": "moments"}):
+        model.train(steps=2, verbose=False, evaluate_test=False, **options)
+        found = model.predict([["GX00"], ["GX00", "GX09"]])
+        assert np.isfinite(found.expression_UG).all()
+    table = model.evaluate(n_split_half=1)
     assert len(table)
     for metric in ("mse", "mae"):
         assert np.isfinite(table.loc[table["metric"] == metric, "value"]).all()
@@ -77,11 +64,11 @@ def all_the_way(folder: Path, adata: AnnData, split: dict[str, Any], options: di
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", CASES)
-def test_screens_at_the_edge(name: str, tmp_path: Path) -> None:
+def test_screens_at_the_edge(name, tmp_path):
     all_the_way(tmp_path, *CASES[name])
 
 
-def test_one_perturbed_gene_is_refused_where_it_cannot_be_trained_on(tmp_path: Path) -> None:
+def test_one_perturbed_gene_is_refused_where_it_cannot_be_trained_on(tmp_path):
     """Nothing can be held out (tests/test_faults.py: every split says so); the split without parts trains nothing."""
     data = PertData(tmp_path, gene2go=GO)
     data.new_data_process("edge", screen(TEN[:1]))
@@ -92,26 +79,10 @@ def test_one_perturbed_gene_is_refused_where_it_cannot_be_trained_on(tmp_path: P
         model.train(steps=1, verbose=False)
 
 
-REFUSED: dict[str, tuple[AnnData, str]] = {
-    "zeros only": (screen(TEN, zero=140), "nothing but zeros"),
-    "a cell per condition": (screen(TEN, n_each=1), "fewer than 2 cells"),
-    "a control cell": (screen(TEN, n_control=1), r"control has 1 cell; .*skip_calc_de=True"),
-    "no control": (screen(TEN, n_control=0), "ctrl"),
-}
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_screens_beyond_the_edge(name: str, tmp_path: Path) -> None:
-    adata, words = REFUSED[name]
-    with pytest.raises(ValueError, match=words):
-        PertData(tmp_path, gene2go=GO).new_data_process("edge", adata)
-    assert not (tmp_path / "edge").exists()
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("default")
-def test_twenty_thousand_genes(tmp_path: Path) -> None:
+def test_twenty_thousand_genes(tmp_path):
     adata = screen(TEN, n_each=4, n_control=20, n_genes=20_000)
     all_the_way(tmp_path, adata, {"split": "simulation"}, {})
 
@@ -120,7 +91,7 @@ def test_twenty_thousand_genes(tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("prior", [None, "auto"], ids=["network alone", "with the prior"])
-def test_ten_thousand_conditions(prior: str | None, tmp_path: Path) -> None:
+def test_ten_thousand_conditions(prior, tmp_path):
     names = [f"GX{i:02d}" for i in range(150)]
     labels = [f"{a}+{b}" for i, a in enumerate(names) for b in names[i + 1 :]][:9900]
     labels += [f"{name}+ctrl" for name in names]

@@ -1,11 +1,8 @@
 """Any input: read with the promised meaning, or a ValueError that says why. GEARS_FUZZ multiplies the examples."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
-import pickle
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,9 +21,7 @@ from gears.conditions import Condition
 from gears.data.screen.prepare import prepare_screen
 from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits import Split, make_split
-from gears.files.formats import read_json
 from gears.files.pickles import load_plain
-from gears.files.tensors import read_tensors
 from gears.graphs import GeneAnnotation
 from gears.graphs.edge_tables import EdgeFile
 from gears.graphs.nodes import read_gene_set
@@ -74,7 +69,7 @@ def read_or_refused(read: Callable[[], Any], *, name: str = "") -> Any:
 
 @fuzz(150)
 @given(st.text(max_size=30))
-def test_labels(label: str) -> None:
+def test_labels(label):
     condition = read_or_refused(lambda: Condition.parse(label))
     if condition is not None:
         assert Condition.parse(condition.name) == condition
@@ -113,9 +108,9 @@ def screens(draw: Any) -> AnnData:
 
 
 @pytest.mark.filterwarnings("default")
-@fuzz(60)
+@fuzz(30)
 @given(screens(), st.booleans(), st.integers(1, 3))
-def test_screens(adata: AnnData, skip_de: bool, min_cells: int) -> None:
+def test_screens(adata, skip_de, min_cells):
     """Prepared, and then whole and the same when opened; or refused, and nothing is written."""
     before = None if adata.X is None else sparse.csr_matrix(adata.X).toarray()
     with tempfile.TemporaryDirectory() as folder:
@@ -149,7 +144,7 @@ def test_screens(adata: AnnData, skip_de: bool, min_cells: int) -> None:
     PLAIN,
 )
 @pytest.mark.filterwarnings("default")
-def test_splits(labels: list[str], name: str, seed: int, mode: str, share: float, given_parts: Any) -> None:
+def test_splits(labels, name, seed, mode, share, given_parts):
     """No condition is in two parts and none is lost, whatever is asked for."""
 
     def draw() -> Split:
@@ -164,19 +159,17 @@ def test_splits(labels: list[str], name: str, seed: int, mode: str, share: float
                 condition = Condition.parse(label)
                 if condition.genes:
                     assert homes.setdefault(condition, part) == part
-        assert {label for names in split.parts.values() for label in names} | set(split.excluded) == {
-            "ctrl",
-            *labels,
-        }
+        placed = {label for names in split.parts.values() for label in names}
+        assert placed | set(split.excluded) == {"ctrl", *labels}
         assert Split.from_dict(json.loads(json.dumps(split.to_dict()))).hash == split.hash
 
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("kind", [ModelConfig, TrainOptions])
-def test_settings_of_any_type(kind: Any) -> None:
+def test_settings_of_any_type(kind):
     fields = list(kind.__dataclass_fields__)
 
-    @fuzz(120)
+    @fuzz(60)
     @given(st.dictionaries(st.sampled_from(fields), PLAIN, max_size=4))
     def check(values: dict[str, Any]) -> None:
         found = None
@@ -186,13 +179,6 @@ def test_settings_of_any_type(kind: Any) -> None:
             json.dumps(found.to_dict(), default=str)
 
     check()
-
-
-@fuzz(60)
-@given(PLAIN)
-@pytest.mark.filterwarnings("default")
-def test_splits_on_disk(value: Any) -> None:
-    read_or_refused(lambda: Split.from_dict(value))
 
 
 # Files of text and bytes
@@ -221,8 +207,8 @@ TEXTS = {
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("name", TEXTS)
-def test_tables_of_text(name: str) -> None:
-    @fuzz(50)
+def test_tables_of_text(name):
+    @fuzz(25)
     @given(st.sampled_from(HEADS), LINES, st.binary(max_size=6))
     def check(head: str, lines: str, tail: bytes) -> None:
         body = head + (lines.replace("\t", ",") if name.endswith(".csv") else lines)
@@ -231,23 +217,8 @@ def test_tables_of_text(name: str) -> None:
     check()
 
 
-@fuzz(120)
-@given(PLAIN, st.integers(0, 5))
-def test_pickles_of_plain_values(value: Any, protocol: int) -> None:
-    found = written(pickle.dumps(value, protocol), "a.pkl", lambda path: [load_plain(path)])
-    assert found is not None
-    assert repr(found[0]) == repr(value)
-
-
 @fuzz(200)
 @given(st.binary(max_size=200))
-def test_pickles_of_any_bytes(content: bytes) -> None:
+def test_pickles_of_any_bytes(content):
     for head in (b"", b"\x80\x04", b"\x80\x02"):
         written(head + content, "a.pkl", load_plain)
-
-
-@fuzz(60)
-@given(st.binary(max_size=120))
-def test_tensors_and_json_of_any_bytes(content: bytes) -> None:
-    written(content, "a.pt", read_tensors)
-    written(content, "a.json", read_json)

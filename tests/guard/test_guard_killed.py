@@ -1,16 +1,11 @@
 """Preparing and saving killed at random moments (training and resuming: tests/training/test_killed.py)."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
+from anndata import AnnData
 from driving import found_by
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 DRIVER = Path(__file__).with_name("killing.py")
 pytestmark = pytest.mark.skipif(
@@ -24,15 +19,15 @@ def killed(adata: AnnData, folder: Path, moments: int) -> dict[str, dict[str, in
 
 
 @pytest.mark.slow
-def test_killed_while_preparing_and_saving(toy_template: AnnData, tmp_path: Path) -> None:
-    found = killed(toy_template, tmp_path, 6)
+def test_killed_while_preparing_and_saving(toy_template, tmp_path):
+    found = killed(toy_template, tmp_path, 3)
     for states in found.values():
-        assert states.get("first", 0) + states.get("second", 0) == 6
+        assert states.get("first", 0) + states.get("second", 0) == 3
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_killed_a_hundred_times(toy_template: AnnData, tmp_path: Path) -> None:
+def test_killed_a_hundred_times(toy_template, tmp_path):
     found = killed(toy_template, tmp_path, 50)
     for states in found.values():
         assert states["first"] + states["second"] == 50

@@ -1,21 +1,15 @@
 """Damaged files of every kind that the package reads: a refusal that names the file, or no effect at all."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from mutating import Bench
 from readers import READERS
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 DRIVER = Path(__file__).with_name("mutating.py")
 IN_HDF5 = ("h5ad", "ten_x")
@@ -23,35 +17,24 @@ IN_HDF5 = ("h5ad", "ten_x")
 
 
 @pytest.fixture(scope="module")
-def bench(toy_template: AnnData, tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def bench(toy_template, tmp_path_factory):
     return Bench(tmp_path_factory.mktemp("bench"), toy_template)
 
 
 @pytest.mark.parametrize("name", sorted(READERS))
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_damage_is_named_or_without_effect(bench: Bench, name: str) -> None:
+def test_damage_is_named_or_without_effect(bench, name):
     draw, fork = random.Random(f"{name} 1"), name in IN_HDF5 and hasattr(os, "fork")
-    found = [bench.try_once(READERS[name], draw, fork=fork) for _ in range(12)]
+    found = [bench.try_once(READERS[name], draw, fork=fork) for _ in range(8)]
     assert not [f"{done} -> {verdict}" for done, verdict in found if verdict.startswith("WRONG")]
     # a cache is built again instead
     assert any(verdict == "refused" for _, verdict in found) or name == "cache"
 
 
-@pytest.mark.parametrize("name", IN_HDF5)
-@pytest.mark.parametrize("length", [0, 1, 9, 900, 20_000], ids=str)
-def test_cut_hdf5_files_are_refused_by_name(bench: Bench, name: str, length: int) -> None:
-    (file,) = bench.prepare(READERS[name]).iterdir()
-    cut = bench.folder / "cut" / file.name
-    cut.parent.mkdir(exist_ok=True)
-    cut.write_bytes(file.read_bytes()[:length])
-    assert bench.judge(READERS[name], cut.parent, cut) == "refused"
-    cut.unlink()
-
-
 @pytest.mark.long
 @pytest.mark.timeout(3600)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork a process")
-def test_six_hundred_damaged_files(toy_template: AnnData, tmp_path: Path) -> None:
+def test_six_hundred_damaged_files(toy_template, tmp_path):
     """Each in a process with a limit of time and memory."""
     toy_template.write_h5ad(tmp_path / "toy.h5ad")
     done = subprocess.run(

@@ -1,7 +1,5 @@
 """A report whose names come from somebody else's data: text in every place, in a browser too."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path
@@ -15,7 +13,7 @@ from gears.report import write_report
 SPY = "<body><script>window.alert = () => document.title = 'RAN'</script>"
 
 
-def test_names_in_a_report_are_text(tmp_path: Path) -> None:
+def test_names_in_a_report_are_text(tmp_path):
     """In every place of the page: conditions, methods, subgroups, the title."""
     page = hostile_page(tmp_path)
     text = page.read_text(encoding="utf-8")
@@ -44,7 +42,7 @@ def hostile_page(folder: Path) -> Path:
 
 
 @pytest.mark.long
-def test_names_in_a_report_are_text_in_a_browser(tmp_path: Path) -> None:
+def test_names_in_a_report_are_text_in_a_browser(tmp_path):
     """A headless Chromium, where there is one, shows the name and runs no script of the data."""
     browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if browser is None:

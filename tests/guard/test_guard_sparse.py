@@ -1,30 +1,17 @@
 """Sparse matrices whose arrays do not fit together: an error names the file; scipy would read beyond its memory."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import anndata
 import h5py
-import numpy as np
 import pytest
 import zarr
-from fuzz_targets import unsealed
 from scipy import sparse
 
 from gears import PertData
 from gears.data.reading.matrix import as_csr
-from gears.data.reading.open import open_screen
-from gears.data.screen.cells import CellMatrix
 from gears.data.screen.prepare import prepare_screen
-from gears.data.screen.prepared import PreparedScreen
-from gears.files.formats import write_npz
-from gears.graphs import GeneAnnotation
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 DAMAGE: dict[str, tuple[str, int, int, str]] = {
     "a column beyond": ("indices", 7, 10**8, "column numbers from 0 to 100000000 for 30 columns"),
@@ -42,7 +29,7 @@ SHORT: dict[str, tuple[str, str]] = {
 
 
 @pytest.fixture
-def h5ad(toy_template: AnnData, tmp_path: Path) -> Path:
+def h5ad(toy_template, tmp_path):
     toy_template.write_h5ad(tmp_path / "screen.h5ad")
     return tmp_path / "screen.h5ad"
 
@@ -51,13 +38,12 @@ def load(path: Path) -> None:
     PertData(path.parent / "data", default_pert_graph=False).load(data_path=path)
 
 
-@pytest.mark.parametrize("mapped", [False, True], ids=["in memory", "mapped"])
 @pytest.mark.parametrize("what", DAMAGE)
-def test_an_h5ad_file(what: str, mapped: bool, h5ad: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_h5ad_file(what, h5ad, monkeypatch):
     array, place, value, words = DAMAGE[what]
     with h5py.File(h5ad, "r+") as file:
         file["X"][array][place] = value
-    if mapped:
+    if what.startswith("a column"):  # the others are read at once
         monkeypatch.setattr("gears.data.reading.open.MOST_IN_MEMORY", 10)
     with pytest.raises(ValueError, match=rf"screen\.h5ad: X has {words}"):
         load(h5ad)
@@ -65,7 +51,7 @@ def test_an_h5ad_file(what: str, mapped: bool, h5ad: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("what", SHORT)
-def test_an_h5ad_file_with_too_few(what: str, h5ad: Path) -> None:
+def test_an_h5ad_file_with_too_few(what, h5ad):
     array, words = SHORT[what]
     with h5py.File(h5ad, "r+") as file:
         values = file["X"][array][:-50]
@@ -75,21 +61,9 @@ def test_an_h5ad_file_with_too_few(what: str, h5ad: Path) -> None:
         load(h5ad)
 
 
-@pytest.mark.parametrize("what", DAMAGE)
-def test_an_h5ad_file_kept_by_columns_in_a_layer(what: str, toy_template: AnnData, tmp_path: Path) -> None:
-    adata = toy_template.copy()
-    adata.layers["log"] = sparse.csc_matrix(adata.X)
-    adata.write_h5ad(tmp_path / "screen.h5ad")
-    array, place, value, _ = DAMAGE[what]
-    with h5py.File(tmp_path / "screen.h5ad", "r+") as file:
-        file["layers/log"][array][place] = value
-    with pytest.raises(ValueError, match=r"screen\.h5ad: layers/log has (column numbers|row bounds)"):
-        open_screen(tmp_path / "screen.h5ad")
-
-
-@pytest.mark.parametrize("what", DAMAGE)
+@pytest.mark.parametrize("what", ["a column beyond", "a bound that falls"])
 @pytest.mark.filterwarnings("ignore")
-def test_a_zarr_store(what: str, toy_template: AnnData, tmp_path: Path) -> None:
+def test_a_zarr_store(what, toy_template, tmp_path):
     toy_template.write_zarr(tmp_path / "screen.zarr")
     array, place, value, words = DAMAGE[what]
     stored: Any = zarr.open_group(tmp_path / "screen.zarr", mode="r+")[f"X/{array}"]
@@ -100,11 +74,10 @@ def test_a_zarr_store(what: str, toy_template: AnnData, tmp_path: Path) -> None:
         load(tmp_path / "screen.zarr")
 
 
-@pytest.mark.parametrize("form", [sparse.csr_matrix, sparse.csc_matrix, sparse.csr_array])
 @pytest.mark.parametrize("what", DAMAGE)
-def test_a_matrix_in_memory(what: str, form: Any, toy_adata: AnnData) -> None:
+def test_a_matrix_in_memory(what, toy_adata):
     array, place, value, _ = DAMAGE[what]
-    matrix = form(toy_adata.X)
+    matrix = sparse.csc_matrix(toy_adata.X)
     getattr(matrix, array)[place] = value
     with pytest.raises(ValueError, match=r"a sparse matrix has (column numbers|row bounds)"):
         as_csr(matrix)
@@ -112,46 +85,3 @@ def test_a_matrix_in_memory(what: str, form: Any, toy_adata: AnnData) -> None:
     with pytest.raises(ValueError, match=r"a sparse matrix has (column numbers|row bounds)"):
         prepare_screen(adata, Path("never"))
     assert not Path("never").exists()
-
-
-@pytest.mark.parametrize("what", DAMAGE)
-def test_a_prepared_screen_without_its_checksums(what: str, toy_adata: AnnData, tmp_path: Path) -> None:
-    """What damage does to files too large to be compared at each use, and whoever makes checksums fit."""
-    prepare_screen(toy_adata, tmp_path / "toy")
-    unsealed(tmp_path / "toy")
-    array, place, value, words = DAMAGE[what]
-    file = tmp_path / "toy" / "cells" / f"{array}.npy"
-    values = np.load(file)
-    values[place] = value
-    np.save(file, values)
-    uses: list[Callable[[CellMatrix], Any]] = [
-        CellMatrix.csr,
-        lambda cells: cells.rows([0, 1, 200]),
-    ]
-    for use in uses:
-        with pytest.raises(ValueError, match=rf"{array}\.npy has {words}"):
-            use(PreparedScreen.open(tmp_path / "toy").cells)
-
-
-@pytest.mark.parametrize(
-    ("array", "place", "value"), [("indices", 3, 60_000), ("indptr", -1, 10**8), ("indptr", 2, 50)]
-)
-def test_an_annotation(array: str, place: int, value: int, tmp_path: Path) -> None:
-    arrays = GeneAnnotation.from_dict({f"G{i}": {f"T{i % 4}", "T9"} for i in range(9)}).arrays()
-    arrays[array] = arrays[array].copy()
-    arrays[array][place] = value
-    with pytest.raises(ValueError, match=r"a\.npz cannot be read as an annotation"):
-        GeneAnnotation.from_path(write_npz(tmp_path / "a.npz", arrays))
-
-
-def test_whole_matrices_are_as_they_were(toy_adata: AnnData, tmp_path: Path) -> None:
-    """An empty matrix, one with room for more values than it has, and an untouched one."""
-    empty = sparse.csr_matrix((0, 30), dtype=np.float32)
-    assert as_csr(empty).shape == (0, 30)
-    whole = sparse.csr_matrix(toy_adata.X)
-    roomy = sparse.csr_matrix(whole.shape, dtype=np.float32)
-    roomy.data, roomy.indices = np.append(whole.data, 7.0), np.append(whole.indices, 10**6)
-    roomy.indptr = whole.indptr
-    np.testing.assert_array_equal(as_csr(roomy).toarray(), whole.toarray())
-    CellMatrix.write(tmp_path / "cells", [whole])
-    np.testing.assert_array_equal(CellMatrix(tmp_path / "cells", 30).csr().toarray(), whole.toarray())

@@ -1,7 +1,5 @@
 """Files that mean harm: nothing in them runs, nothing outside of them is read, nothing fills the memory."""
 
-from __future__ import annotations
-
 import io
 import os
 import pickle
@@ -119,9 +117,7 @@ def outcome(read_file: Callable[[Path], Any], path: Path) -> tuple[str, Any]:
 
 @pytest.mark.parametrize("protocol", [0, 2, 4], ids=["protocol 0", "protocol 2", "protocol 4"])
 @pytest.mark.parametrize("name", READS)
-def test_nothing_in_a_pickle_runs(
-    name: str, protocol: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_in_a_pickle_runs(name, protocol, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     read_file, wrap = READS[name]
     for kind, harm in harms().items():
@@ -144,14 +140,14 @@ def test_nothing_in_a_pickle_runs(
         (pickle.PickleBuffer, "pickle.PickleBuffer"),
     ],
 )
-def test_what_is_not_admitted_is_named(value: Any, named: str, tmp_path: Path) -> None:
+def test_what_is_not_admitted_is_named(value, named, tmp_path):
     (tmp_path / "file.pkl").write_bytes(pickle.dumps(value, 4))
     for read_file in (load_plain, load_tensors):
         with pytest.raises(ValueError, match=rf"file\.pkl cannot be read as .*it refers to {named}\);"):
             read_file(tmp_path / "file.pkl")
 
 
-def test_what_runs_here_would_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_runs_here_would_run(tmp_path, monkeypatch):
     """The pickles above are real: read freely they leave a mark."""
     monkeypatch.chdir(tmp_path)
     for kind in ("system", "in a list", "in an array", "an open file"):
@@ -197,7 +193,7 @@ def breaking() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("kind", breaking())
-def test_damaged_arrays_in_a_pickle_are_refused(kind: str, tmp_path: Path) -> None:
+def test_damaged_arrays_in_a_pickle_are_refused(kind, tmp_path):
     path = tmp_path / "file.pkl"
     path.write_bytes(breaking()[kind])
     for read_file in (load_plain, load_tensors, read_gene_set):
@@ -205,7 +201,7 @@ def test_damaged_arrays_in_a_pickle_are_refused(kind: str, tmp_path: Path) -> No
             read_file(path)
 
 
-def test_arrays_of_every_kind_come_back(tmp_path: Path) -> None:
+def test_arrays_of_every_kind_come_back(tmp_path):
     whole = {
         "numbers": np.arange(6.0).reshape(2, 3),
         "turned": np.asfortranarray(np.arange(6, dtype=">i4").reshape(2, 3)),

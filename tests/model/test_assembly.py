@@ -1,23 +1,14 @@
 """A model put together from a prepared screen."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
-import pytest
-from anndata import AnnData
 
 from gears import PertData
 from gears.graphs import coexpression_graph, custom
-from gears.graphs.coexpression import CellChunks
 from gears.model import folder
 from gears.model.config import ModelConfig
 
 
-def test_coexpression_of_very_many_cells_is_of_evenly_spaced_ones(
-    tmp_path: Path, toy_adata: AnnData, toy_go: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_coexpression_of_very_many_cells_is_of_evenly_spaced_ones(tmp_path, toy_adata, toy_go, monkeypatch):
     pert_data = PertData(tmp_path, gene2go=toy_go)
     pert_data.new_data_process("toy", toy_adata)
     pert_data.prepare_split("simulation", seed=1)
@@ -40,19 +31,3 @@ def test_coexpression_of_very_many_cells_is_of_evenly_spaced_ones(
         pert_data, ModelConfig(coexpress_threshold=0.1, coexpress_cells=None)
     ).coexpress
     assert every.hash == whole.hash
-
-
-def test_only_screens_of_more_cells_are_drawn_from(
-    tmp_path: Path, toy_adata: AnnData, toy_go: dict, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pert_data = PertData(tmp_path, gene2go=toy_go)
-    pert_data.new_data_process("toy", toy_adata)
-    pert_data.prepare_split("simulation", seed=1)
-    ids = [pert_data.screen.id_of(condition) for condition in pert_data.split.conditions("train")]
-    n_cells = int(np.isin(pert_data.screen.cell_condition, ids).sum())
-    drawn: list[int] = []
-    draw = CellChunks.drawn
-    monkeypatch.setattr(CellChunks, "drawn", lambda self, n: (drawn.append(n), draw(self, n))[1])
-    for number in (n_cells, n_cells - 1):
-        folder.build_parts(pert_data, ModelConfig(coexpress_cells=number))
-    assert drawn == [n_cells - 1]

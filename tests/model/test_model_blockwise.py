@@ -1,7 +1,5 @@
 """The block-wise layers over genes and conditions against the same written as whole tensors."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest
@@ -39,12 +37,8 @@ def step(network: GEARSNetwork) -> dict[str, torch.Tensor]:
         more["logvar"] = logvar_UG.detach()
     loss.backward()
     gradients = {f"grad {name}": p.grad.clone() for name, p in network.named_parameters()}
-    return {
-        "delta": delta_UG.detach(),
-        **more,
-        **gradients,
-        **{k: v.clone() for k, v in network.named_buffers() if "running" in k},
-    }
+    running = {k: v.clone() for k, v in network.named_buffers() if "running" in k}
+    return {"delta": delta_UG.detach(), **more, **gradients, **running}
 
 
 def close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
@@ -60,12 +54,9 @@ def whole_of(network: GEARSNetwork) -> GEARSNetwork:
     return whole
 
 
-@pytest.mark.parametrize("block_rows", [5, 17, 4096])
-@pytest.mark.parametrize("most_kept", [None, 0])
+@pytest.mark.parametrize(("block_rows", "most_kept"), [(5, None), (17, 0), (4096, None)])
 @pytest.mark.parametrize("uncertainty", [False, True])
-def test_equal_to_whole_tensors(
-    block_rows: int, most_kept: int | None, uncertainty: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_equal_to_whole_tensors(block_rows, most_kept, uncertainty, monkeypatch):
     monkeypatch.setitem(blockwise.BLOCK_ROWS, "cpu", block_rows)
     network = small_network(uncertainty=uncertainty)
     expected = step(whole_of(network))
@@ -73,30 +64,7 @@ def test_equal_to_whole_tensors(
     close(step(network), expected)
 
 
-def test_results_do_not_depend_on_how_much_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(blockwise.BLOCK_ROWS, "cpu", 17)
-    results = []
-    for most_kept in (None, 0):
-        network = small_network(uncertainty=True)
-        network.most_kept = most_kept
-        results.append(step(network))
-    assert all(torch.equal(value, results[1][name]) for name, value in results[0].items())
-
-
-def test_hidden_values_are_not_kept_beyond_the_limit() -> None:
-    network = small_network()
-    width = 3 * network.config.hidden_size  # both layers of recovery_w
-    network.most_kept = 8 * GENES * len(WEIGHT) * width - 1
-    step(network)
-    assert not network.pool._free
-    network.most_kept += 1
-    step(network)
-    assert sum(flat.numel() for flat in network.pool._free) == GENES * len(WEIGHT) * (
-        width + 2 * network.config.hidden_size
-    )
-
-
-def test_buffers_are_used_again_but_not_while_they_are_needed() -> None:
+def test_buffers_are_used_again_but_not_while_they_are_needed():
     network = small_network()
     whole = whole_of(network)
     step(network)
@@ -116,11 +84,8 @@ def test_buffers_are_used_again_but_not_while_they_are_needed() -> None:
     close(*results)
 
 
-@pytest.mark.parametrize("most_kept", [None, 0])
-@pytest.mark.parametrize("uncertainty", [False, True])
-def test_mixed_precision_is_that_of_whole_tensors(
-    most_kept: int | None, uncertainty: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(("most_kept", "uncertainty"), [(None, False), (0, True)])
+def test_mixed_precision_is_that_of_whole_tensors(most_kept, uncertainty, monkeypatch):
     """Products of matrices in bfloat16, everything else exact: as near to float64 as whole tensors are, or nearer."""
     monkeypatch.setitem(blockwise.BLOCK_ROWS, "cpu", 17)
     exact = step(small_network(uncertainty=uncertainty))
@@ -131,9 +96,7 @@ def test_mixed_precision_is_that_of_whole_tensors(
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found, plain = step(network), step(whole)
     assert found["delta"].dtype == torch.float32
-    some = {
-        name: value for name, value in exact.items() if value.norm() > 1e-6
-    }  # not the shifts, whose gradient is 0
+    some = {name: value for name, value in exact.items() if value.norm() > 1e-6}  # shifts' gradients are 0
     ours, theirs = (
         max(float((part[name].double() - value).norm() / value.norm()) for name, value in some.items())
         for part in (found, plain)
@@ -144,7 +107,7 @@ def test_mixed_precision_is_that_of_whole_tensors(
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-def test_nothing_of_all_genes_and_conditions_is_made_beyond_the_limit(autocast: bool) -> None:
+def test_nothing_of_all_genes_and_conditions_is_made_beyond_the_limit(autocast):
     """With uncertainty and in mixed precision, too, no tensor of genes x conditions x hidden values is kept."""
     network = small_network(uncertainty=True).float().train()
     network.most_kept = 0

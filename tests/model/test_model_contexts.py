@@ -1,7 +1,5 @@
 """Contexts and types of perturbation in the network."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

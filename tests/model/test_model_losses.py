@@ -1,7 +1,5 @@
 """The objective over cells against loops over conditions, cells and genes."""
 
-import math
-
 import pytest
 import torch
 
@@ -65,7 +63,7 @@ def by_loops(values: dict[str, torch.Tensor], config: ModelConfig) -> torch.Tens
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_equals_loops(name: str) -> None:
+def test_equals_loops(name):
     config, ours, plain = SETTINGS[name], batch(), batch()
     loss, expected = cell_loss(**ours, config=config), by_loops(plain, config)
     torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
@@ -77,7 +75,7 @@ def test_equals_loops(name: str) -> None:
 
 
 @pytest.mark.parametrize(("direction", "moves"), [("smooth", True), ("sign", False)])
-def test_only_the_smooth_direction_has_a_gradient(direction: str, moves: bool) -> None:
+def test_only_the_smooth_direction_has_a_gradient(direction, moves):
     gradients = []
     for weight in (0.0, 5.0):
         values = batch()
@@ -86,7 +84,7 @@ def test_only_the_smooth_direction_has_a_gradient(direction: str, moves: bool) -
     assert torch.equal(*gradients) != moves
 
 
-def test_the_likelihood_has_a_finite_minimiser_that_grows_with_noise() -> None:
+def test_the_likelihood_has_a_finite_minimiser_that_grows_with_noise():
     config = ModelConfig(uncertainty=True, direction_lambda=0.0)
     generator = torch.Generator().manual_seed(4)
     scale = torch.tensor([0.1, 0.5, 2.0], dtype=torch.float64)
@@ -97,17 +95,9 @@ def test_the_likelihood_has_a_finite_minimiser_that_grows_with_noise() -> None:
 
     def closure() -> torch.Tensor:
         optimiser.zero_grad()
-        loss = cell_loss(
-            zeros[:1],
-            logvar,
-            torch.zeros(400, dtype=torch.long),
-            zeros,
-            y,
-            torch.ones(1, 3, dtype=torch.bool),
-            zeros[0],
-            torch.full((400,), 1 / 400, dtype=torch.float64),
-            config,
-        )
+        row_B, mask_UG = torch.zeros(400, dtype=torch.long), torch.ones(1, 3, dtype=torch.bool)
+        weight_B = torch.full((400,), 1 / 400, dtype=torch.float64)
+        loss = cell_loss(zeros[:1], logvar, row_B, zeros, y, mask_UG, zeros[0], weight_B, config)
         loss.backward()
         return loss
 
@@ -115,33 +105,7 @@ def test_the_likelihood_has_a_finite_minimiser_that_grows_with_noise() -> None:
     torch.testing.assert_close(logvar[0], y.square().mean(0).log(), rtol=1e-4, atol=1e-4)
 
 
-def test_batches_add_up() -> None:
-    config, values = SETTINGS["nll"], batch()
-    parts = []
-    for chosen in ([0, 1], [2, 3, 4], [5], []):
-        part = {key: v[chosen] if key.endswith(("_B", "_BG")) else v for key, v in values.items()}
-        parts.append(cell_loss(**part, config=config))
-    torch.testing.assert_close(torch.stack(parts).sum(), cell_loss(**values, config=config))
-    assert parts[-1].item() == 0
-    parts[-1].backward()
-    assert not values["delta_UG"].grad.any()
-
-
-def test_a_condition_without_expressed_genes_has_loss_zero() -> None:
-    values = batch()
-    values["mask_UG"] = torch.zeros_like(values["mask_UG"])
-    assert cell_loss(**values, config=ModelConfig()).item() == 0
-
-
-def test_missing_log_variance_is_explained() -> None:
+def test_missing_log_variance_is_explained():
     values = {**batch(), "logvar_UG": None}
     with pytest.raises(ValueError, match="uncertainty=True"):
         cell_loss(**values, config=SETTINGS["nll"])
-
-
-def test_single_precision_cells_with_a_double_model() -> None:
-    values = batch()
-    values["x_BG"], values["y_BG"] = values["x_BG"].float(), values["y_BG"].float()
-    loss = cell_loss(**values, config=ModelConfig())
-    assert loss.dtype == torch.float64
-    assert math.isfinite(loss.item())

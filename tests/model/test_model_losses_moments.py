@@ -47,7 +47,7 @@ def moments_of(
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_equals_all_pairs_cell_by_cell(name: str) -> None:
+def test_equals_all_pairs_cell_by_cell(name):
     config = SETTINGS[name]
     y, x, delta, logvar, mask = screen()
     mu = x.mean(0)
@@ -68,7 +68,7 @@ def test_equals_all_pairs_cell_by_cell(name: str) -> None:
         torch.testing.assert_close(a, b, rtol=0, atol=1e-9)
 
 
-def test_sign_compares_with_the_mean_prediction_and_has_no_gradient() -> None:
+def test_sign_compares_with_the_mean_prediction_and_has_no_gradient():
     y, x, delta, _, mask = screen()
     mu = x.mean(0)
     moments = moments_of(y, x, mu, mask, "sign")

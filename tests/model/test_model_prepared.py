@@ -15,9 +15,8 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("rows", [1, 20, 2048])
-def test_equals_the_twin(variant: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("variant", "rows"), [*zip(VARIANTS, (1, 20, 20, 2048), strict=True)])
+def test_equals_the_twin(variant, rows, monkeypatch):
     monkeypatch.setitem(prepared_module.BLOCK_ROWS, "cpu", rows)
     network = small_network(**VARIANTS[variant])
     row, node, weight, _ = collapse(PERTS)
@@ -38,7 +37,7 @@ def test_equals_the_twin(variant: str, rows: int, monkeypatch: pytest.MonkeyPatc
     assert not delta.requires_grad
 
 
-def test_does_not_follow_the_network_and_takes_no_conditions() -> None:
+def test_does_not_follow_the_network_and_takes_no_conditions():
     network = small_network()
     frozen = network.prepared()
     first, _ = frozen(PERTS)

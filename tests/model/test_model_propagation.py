@@ -1,7 +1,5 @@
 """Message passing against SGConv of torch-geometric."""
 
-import copy
-
 import pytest
 import torch
 from model_twin import edges_of, graph_of
@@ -20,7 +18,7 @@ GRAPHS = {
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_equals_sgconv(name: str) -> None:
+def test_equals_sgconv(name):
     edges, weight = GRAPHS[name]
     conv = SGConv(H, 3).double()
     ours, lin = Propagation(graph_of(N, edges, weight)).double(), GraphLinear(H, 3).double()
@@ -38,7 +36,7 @@ def test_equals_sgconv(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*GRAPHS, "a hub"])
-def test_some_nodes_get_the_messages_that_all_get(name: str) -> None:
+def test_some_nodes_get_the_messages_that_all_get(name):
     """Nodes in any order and more than once; a hub with more neighbours than tables are wide."""
     n = N if name != "a hub" else 80
     hub = torch.stack([torch.arange(1, n), torch.zeros(n - 1, dtype=torch.long)])
@@ -56,11 +54,3 @@ def test_some_nodes_get_the_messages_that_all_get(name: str) -> None:
     for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
     assert graph.of_nodes(x, nodes[:0]).shape == (0, H)
-
-
-def test_weights_are_exact_after_casts_back_and_forth() -> None:
-    edges, weight = GRAPHS["self edges"]
-    direct = Propagation(graph_of(N, edges, weight)).double()
-    roundabout = copy.deepcopy(Propagation(graph_of(N, edges, weight)).float().half().double())
-    torch.testing.assert_close(direct.forward_value, roundabout.forward_value, rtol=0, atol=0)
-    assert not direct.state_dict()

@@ -1,7 +1,6 @@
 """The network against values of the published package, run cell by cell in float64."""
 
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,13 +16,13 @@ pytestmark = pytest.mark.shared
 FILES = {
     "network_plain_1layer": ModelConfig(hidden_size=8),
     "network_uncertainty_2layers": ModelConfig(
-        hidden_size=8, num_go_gnn_layers=2, num_gene_gnn_layers=2, uncertainty=True
+        8, num_go_gnn_layers=2, num_gene_gnn_layers=2, uncertainty=True
     ),
 }
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_reference_values(shared: Path, name: str) -> None:
+def test_reference_values(shared, name):
     with np.load(shared / "reference" / f"{name}.npz") as archive:
         values = {key: torch.from_numpy(archive[key]) for key in archive.files}
     perts = json.loads((shared / "reference" / "network_perts.json").read_text())["perts"]

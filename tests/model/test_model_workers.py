@@ -68,7 +68,7 @@ def as_index(cells: list[int]) -> torch.Tensor:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("split", SPLITS)
-def test_workers_equal_one_batch(split: str, variant: str) -> None:
+def test_workers_equal_one_batch(split, variant):
     parts = [list(part) for part in SPLITS[split]]
     whole = small_network(**VARIANTS[variant])
     loss, delta = step(whole, [list(range(len(PERTS)))])
@@ -96,7 +96,7 @@ def test_workers_equal_one_batch(split: str, variant: str) -> None:
         assert all(torch.equal(state, states[0]) for state in states)
 
 
-def test_a_copied_network_keeps_its_reducer() -> None:
+def test_a_copied_network_keeps_its_reducer():
     network = small_network()
     network.reducer = Reducer()
     assert copy.deepcopy(network).reducer is network.reducer

@@ -1,7 +1,5 @@
 """The head in training: begins as the prior alone, members are independent, and it predicts as the saved one does."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 
@@ -22,11 +20,11 @@ def inputs_of(seed: int = 0) -> torch.Tensor:
     )
 
 
-def test_every_member_begins_with_no_change() -> None:
+def test_every_member_begins_with_no_change():
     assert not head_of()(inputs_of()).any()
 
 
-def test_members_do_not_touch_each_other() -> None:
+def test_members_do_not_touch_each_other():
     head = head_of()
     head(inputs_of())[1].sum().backward()
     for parameter in head.parameters():
@@ -34,11 +32,11 @@ def test_members_do_not_touch_each_other() -> None:
     assert head.weights[-1].grad[1].any()
 
 
-def test_a_member_predicts_as_the_saved_head_does() -> None:
+def test_a_member_predicts_as_the_saved_head_does():
     head, generator = head_of(), torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in head.parameters():
             parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64, generator=generator))
-    saved = Head(None, CENTRE, SPREAD, head.layers_of(2), 1.0, 1.0, 1.0)  # type: ignore[arg-type]
+    saved = Head(None, CENTRE, SPREAD, head.layers_of(2), 1.0, 1.0, 1.0)
     expected = head(inputs_of())[2].detach().numpy()
     np.testing.assert_allclose(saved.of_inputs(inputs_of().numpy()), expected, rtol=1e-6)

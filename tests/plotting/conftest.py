@@ -1,8 +1,5 @@
 """What the plots are drawn from."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,7 +7,7 @@ import pytest
 
 
 @pytest.fixture
-def by_label() -> Callable[[Any], dict[str, Any]]:
+def by_label():
     """Collections and lines of Axes by their label."""
 
     def find(ax: Any) -> dict[str, Any]:
@@ -20,16 +17,16 @@ def by_label() -> Callable[[Any], dict[str, Any]]:
 
 
 @pytest.fixture
-def names() -> list[str]:
+def names():
     return [f"GENE{gene}" for gene in range(12)]
 
 
 @pytest.fixture
-def delta_UG() -> np.ndarray:
+def delta_UG():
     """Changes of five conditions over twelve genes."""
     return np.random.default_rng(1).normal(0, 0.5, (5, 12))
 
 
 @pytest.fixture
-def conditions() -> list[str]:
+def conditions():
     return ["A+ctrl", "B+ctrl", "A+B", "C+ctrl", "A+C"]

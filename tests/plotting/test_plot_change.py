@@ -1,17 +1,15 @@
-"""Predicted against true changes: what is drawn."""
-
-from __future__ import annotations
+"""Predicted against true changes of all and of a few genes, and the published figure of a condition."""
 
 import numpy as np
 import pytest
 
+from gears import GEARS, PertData
 from gears.evaluation import Truth
-from gears.plotting import predicted_vs_true, prediction_figure, save_figure
-from gears.plotting.style import spread
+from gears.plotting import gene_changes, predicted_vs_true, prediction_figure, save_figure
 
 
 @pytest.fixture
-def deltas() -> tuple[np.ndarray, np.ndarray, list[str]]:
+def deltas():
     rng = np.random.default_rng(0)
     true = rng.normal(0, 0.3, 50)
     return true + rng.normal(0, 0.1, 50), true, [f"GENE{gene}" for gene in range(50)]
@@ -62,22 +60,6 @@ def test_marked_genes_differ_in_lightness_and_size(deltas):
     assert rgb_to_hsv(rest.get_facecolor()[0][:3])[1] == 0
 
 
-def test_number_of_names_is_limited_and_without_names_there_are_none(deltas):
-    predicted, true, names = deltas
-    top = np.arange(10)
-    ax = predicted_vs_true(predicted, true, names, top_de=top, n_labels=3)
-    expected = {names[gene] for gene in np.argsort(-np.abs(true[:10]))[:3]}
-    assert {text.get_text() for text in ax.texts} == expected
-    assert not predicted_vs_true(predicted, true, top_de=top).texts
-
-
-def test_no_change_is_undefined_and_drawn_all_the_same(deltas):
-    _, true, names = deltas
-    ax = predicted_vs_true(np.zeros(50), true, names)
-    assert ax.get_title() == "r = undefined"
-    assert predicted_vs_true(np.zeros(3), np.zeros(3)).get_xlim() == (-1, 1)
-
-
 def test_a_panel_per_condition_and_a_file(tmp_path, deltas):
     predicted, true, names = deltas
     control = np.ones(50)
@@ -103,9 +85,108 @@ def test_lengths_must_agree(deltas):
         predicted_vs_true(predicted, true, names[:-1])
 
 
-def test_labels_are_pushed_apart_within_the_axes():
-    placed = spread([0.0, 0.01, 0.02, 0.95], 0.1, -1.0, 1.0)
-    assert (np.diff(placed) >= 0.1 - 1e-12).all()
-    assert max(placed) <= 1.0
-    assert spread([0.9, 0.95, 1.0], 0.1, -1.0, 1.0) == pytest.approx([0.8, 0.9, 1.0])
-    assert spread([-3.0, 0.0], 0.1, -1.0, 1.0) == pytest.approx([-1.0, 0.0])
+def test_bars_are_observed_means_and_marks_predictions(names, delta_UG, by_label):
+    true, predicted = delta_UG[0], delta_UG[1]
+    error = np.full(12, 0.25)
+    ax = gene_changes(true, {"model": predicted, "other": -predicted}, names, genes=[3, "GENE7"],
+                      standard_error_G=error)  # fmt: skip
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["GENE3", "GENE7"]
+    assert [bar.get_height() for bar in ax.patches] == pytest.approx(true[[3, 7]])
+    drawn = by_label(ax)
+    np.testing.assert_allclose(drawn["model"].get_ydata(), predicted[[3, 7]])
+    np.testing.assert_allclose(drawn["other"].get_ydata(), -predicted[[3, 7]])
+    assert drawn["model"].get_marker() != drawn["other"].get_marker()
+    (whiskers,) = ax.containers[1].lines[2]
+    np.testing.assert_allclose(
+        [segment[:, 1] for segment in whiskers.get_segments()],
+        np.stack([true[[3, 7]] - 0.25, true[[3, 7]] + 0.25], axis=1),
+    )
+
+
+def test_boxes_are_quartiles_of_the_cells(names):
+    cells = np.random.default_rng(3).normal(size=(41, 12))
+    ax = gene_changes(cells.mean(axis=0), {}, names, genes=[5, 0], cells_delta_NG=cells)
+    for box, gene in zip(ax.patches, [5, 0], strict=True):
+        edges = box.get_path().vertices[:, 1]
+        quartiles = np.quantile(cells[:, gene], [0.25, 0.75])
+        np.testing.assert_allclose([edges.min(), edges.max()], quartiles, rtol=1e-9)
+    means = next(c for c in ax.collections if c.get_label() == "observed mean")
+    drawn = [segment[0, 1] for segment in means.get_segments()]
+    np.testing.assert_allclose(drawn, cells.mean(axis=0)[[5, 0]])
+    assert "observed, 41 cells" in [text.get_text() for text in ax.get_legend().get_texts()]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"genes": ["GENE1", "TP53"]}, "1 gene not among the 12 that are predicted: TP53; give names"),
+        ({"genes": [12]}, "not among the 12 .*positions from 0 to 11"),
+        ({"genes": []}, "no gene to draw; give at least one"),
+        ({"predicted": {"m": np.zeros(3)}}, r"predicted\['m'\] has shape \(3,\); expected one value per gene, \(12,\)"),
+        ({"predicted": {str(i): np.zeros(12) for i in range(7)}}, "7 methods to draw; expected at most 6"),
+        ({"cells_delta_NG": np.zeros((4, 3))}, r"shape \(4, 3\); expected at least one cell and 12 genes"),
+        ({"gene_names": ["A"]}, "1 gene name for 12 genes; give one name per gene"),
+        ({"true_delta_G": np.zeros((2, 12))}, r"true_delta_G has shape \(2, 12\); expected one value per gene"),
+    ],
+    ids=["unknown", "position", "none", "length", "methods", "cells", "names", "table"],
+)  # fmt: skip
+def test_wrong_input_is_refused(change, message, names, delta_UG):
+    arguments = {"true_delta_G": delta_UG[0], "predicted": {}, "gene_names": names} | change
+    with pytest.raises(ValueError, match=message):
+        gene_changes(**arguments)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory, toy_template, toy_go):
+    data = PertData(tmp_path_factory.mktemp("plots"), default_pert_graph=False, gene2go=toy_go)
+    data.new_data_process("toy", toy_template)
+    data.prepare_split(split="simulation", seed=1)
+    model = GEARS(data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    return model
+
+
+def test_the_published_figure(model, tmp_path, by_label):
+    ax = model.plot_perturbation("GX01+GX00", tmp_path / "figure.png")
+    screen = model.pert_data.screen
+    row = screen.id_of("GX00+GX01")
+    genes = [label.get_text() for label in ax.get_xticklabels()]
+    assert genes == [screen.gene_names[gene] for gene in screen.de.top(row, 20)]
+    places = [screen.gene_names.index(gene) for gene in genes]
+    predictions = model.predict(["GX00+GX01"])
+    np.testing.assert_allclose(by_label(ax)["predicted"].get_ydata(), predictions.delta("GX00+GX01")[places])
+    means = next(c for c in ax.collections if c.get_label() == "observed mean")
+    change = screen.statistics.mean[row] - screen.statistics.mean[screen.control_id]
+    np.testing.assert_allclose([line[0, 1] for line in means.get_segments()], change[places], rtol=1e-6)
+    assert ax.get_title() == "GX00+GX01"
+    assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_published_figure_is_shown_on_request_and_in_a_notebook(model, monkeypatch):
+    from types import SimpleNamespace
+
+    import IPython.display
+    from matplotlib import pyplot
+
+    windows, displayed = [], []
+    monkeypatch.setattr(pyplot, "show", lambda: windows.append(pyplot.gcf().canvas.manager.canvas.figure))
+    monkeypatch.setattr(IPython.display, "display", displayed.append)
+    model.plot_perturbation("GX03", n_genes=5)
+    assert not pyplot.get_fignums()
+    ax = model.plot_perturbation("GX03", n_genes=5, show=True)
+    assert windows == [ax.get_figure()]
+    monkeypatch.setattr(IPython, "get_ipython", lambda: SimpleNamespace(kernel=None))
+    model.plot_perturbation("GX03", n_genes=5)
+    assert len(displayed) == 1
+    assert displayed[0].data.startswith(b"\x89PNG")
+    model.plot_perturbation("GX03", n_genes=5, show=False)
+    model.plot_perturbation("GX03", n_genes=5, ax=ax)
+    assert len(displayed) == len(windows) == 1
+    pyplot.close("all")
+
+
+def test_the_published_figure_needs_a_perturbed_condition_of_the_screen(model):
+    with pytest.raises(KeyError, match="no condition 'GX00\\+GX07'"):
+        model.plot_perturbation("GX00+GX07")
+    with pytest.raises(ValueError, match="control has no change to plot; give a perturbed condition"):
+        model.plot_perturbation("ctrl")

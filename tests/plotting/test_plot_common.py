@@ -1,15 +1,17 @@
-"""What every plot has in common: given Axes are used, pyplot is left alone, marks differ in shape."""
+"""What every plot has in common: given Axes, pyplot left alone, marks that differ; `gears.pl` with scanpy's habits."""
 
-from __future__ import annotations
-
+import inspect
 import sys
+from types import SimpleNamespace
 
 import networkx
 import numpy as np
 import pandas as pd
 import pytest
 
+import gears
 import gears.plotting as plots
+from gears import pl, plotting
 from gears.evaluation.uncertainty import calibration
 from gears.plotting.style import MARKS
 
@@ -19,14 +21,8 @@ CONDITIONS = ["A+ctrl", "B+ctrl", "A+B", "C+ctrl"]
 PAIRS = pd.DataFrame({"gene_1": ["A"], "gene_2": ["B"], "kind": ["synergy"], "strength": [1.6]})
 DEPARTURES = PAIRS.assign(departure=0.6, fdr_score=0.1)
 DIFFERENCES = pd.DataFrame(
-    {
-        "against": ["x"],
-        "metric": ["mse"],
-        "difference": [0.1],
-        "low": [0.0],
-        "high": [0.2],
-        "better": ["model"],
-    }
+    [("x", "mse", 0.1, 0.0, 0.2, "model")],
+    columns=["against", "metric", "difference", "low", "high", "better"],
 )
 
 
@@ -92,3 +88,47 @@ def test_a_figure_gives_the_same_bytes_twice():
     first, second = (plots.volcano(DELTA[0], np.full(10, 0.001), NAMES).figure for _ in range(2))
     assert plots.image_bytes(first) == plots.image_bytes(second)
     assert plots.image_bytes(first, "svg").startswith(b"<?xml")
+
+
+CHANGES = np.array([0.1, -0.3, 0.5]), np.array([0.2, -0.2, 0.4])
+NOT_PLOTS = {"image_bytes", "new_axes", "new_figure", "save_figure", "spread_p_values"}
+
+
+def test_every_plot_has_the_habits():
+    assert gears.pl is pl
+    for name in set(plotting.__all__) - NOT_PLOTS:
+        assert {"show", "save", "return_fig"} <= set(inspect.signature(getattr(pl, name)).parameters), name
+
+
+def test_a_figure_is_saved_and_the_axes_are_returned(tmp_path):
+    ax = pl.predicted_vs_true(*CHANGES, save=tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    assert ax.get_xlabel().startswith("true")
+    figure = pl.predicted_vs_true(*CHANGES, return_fig=True)
+    assert figure.axes[0].get_xlabel() == ax.get_xlabel()
+
+
+def test_in_a_notebook_the_figure_appears_once(monkeypatch):
+    shown: list[bytes] = []
+    display = SimpleNamespace(Image=lambda data: data, display=shown.append)
+    monkeypatch.setitem(
+        sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=1))
+    )
+    monkeypatch.setitem(sys.modules, "IPython.display", display)
+    assert pl.predicted_vs_true(*CHANGES) is None
+    assert len(shown) == 1
+    assert shown[0].startswith(b"\x89PNG")
+    assert pl.predicted_vs_true(*CHANGES, show=False) is not None
+    assert pl.predicted_vs_true(*CHANGES, ax=plotting.new_axes()) is not None
+    assert len(shown) == 1
+
+
+@pytest.mark.slow
+def test_show_opens_a_window_of_pyplot(monkeypatch):
+    from matplotlib import pyplot
+
+    opened: list[int] = []
+    monkeypatch.setattr(pyplot, "show", lambda: opened.append(len(pyplot.get_fignums())))
+    pl.predicted_vs_true(*CHANGES, show=True)
+    pyplot.close("all")
+    assert opened == [1]

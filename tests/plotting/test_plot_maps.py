@@ -1,6 +1,4 @@
-"""Heat map of changes and map of interactions: each value stands where its names say."""
-
-from __future__ import annotations
+"""Maps and lines: each value stands where its names say, and lines hold the numbers they were given."""
 
 import math
 
@@ -8,8 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gears.plotting import delta_heat_map, interaction_map
-from gears.plotting.maps import variable_genes
+from gears.evaluation.uncertainty import calibration
+from gears.plotting import (
+    coverage_curve,
+    delta_heat_map,
+    error_against_spread,
+    interaction_map,
+    method_differences,
+    replay_curve,
+    training_curves,
+)
 
 
 def labels(axis) -> list[str]:
@@ -31,26 +37,12 @@ def test_every_value_stands_at_its_condition_and_gene(cluster, names, conditions
         assert (np.diff(delta_UG[:, columns].mean(axis=0)) >= 0).all()
 
 
-def test_alike_conditions_come_beside_each_other(names):
-    one, two = np.eye(12)[0] * 3, np.eye(12)[1] * 3
-    ax = delta_heat_map(np.stack([one, two, one + 0.1, two - 0.1]), list("ABCD"), names, cluster=True)
-    assert "".join(labels(ax.yaxis)) in ("ACBD", "CABD", "ACDB", "CADB", "BDAC", "BDCA", "DBAC", "DBCA")
-
-
 def test_what_falls_has_a_minus(names, conditions, delta_UG):
     ax = delta_heat_map(delta_UG, conditions, names, genes=names, limit=1.0)
     (signs,) = ax.collections
     places = {(int(y), int(x)) for x, y in np.asarray(signs.get_offsets())}
     assert places == {tuple(place) for place in np.argwhere(delta_UG < -0.15).tolist()}
     assert ax.images[0].get_clim() == (-1.0, 1.0)
-
-
-def test_chosen_genes_in_their_order(names, conditions, delta_UG):
-    ax = delta_heat_map(delta_UG, conditions, names, genes=["GENE9", 2])
-    assert labels(ax.xaxis) == ["GENE9", "GENE2"]
-    assert variable_genes(delta_UG[:1], 2).tolist() in (
-        sorted(np.argsort(-np.abs(delta_UG[0]))[:2], key=lambda gene: delta_UG[0, gene]),
-    )
 
 
 def test_wrong_heat_maps_are_refused(names, conditions, delta_UG):
@@ -93,11 +85,6 @@ def test_two_tables_have_a_triangle_each():
     assert ax.get_xlabel() == "above the diagonal: model; below: cells"
 
 
-def test_a_score_without_a_neutral_value_has_one_sided_colours():
-    ax = interaction_map(UPPER.assign(dcor=[0.2, 0.4, 0.6]), score="dcor")
-    assert ax.images[0].get_clim() == (0.2, 0.6)
-
-
 def test_wrong_tables_are_refused():
     with pytest.raises(ValueError, match=r"lacks kind \(its columns: gene_1, gene_2, strength\); expected"):
         interaction_map(UPPER.drop(columns="kind"))
@@ -107,3 +94,94 @@ def test_wrong_tables_are_refused():
         interaction_map(UPPER, score="kind")
     with pytest.raises(ValueError, match="holds no pair; predict pairs together with both"):
         interaction_map(UPPER.iloc[:0])
+
+
+HISTORY = [
+    {"epoch": 1, "train_loss": 3.0, "val_mse": 0.5, "seconds": {"total": 1.0}},
+    {"epoch": 2, "train_loss": 2.0},
+    {"epoch": 3, "train_loss": 1.5, "val_mse": 0.4},
+]
+
+
+def test_curves_bridge_epochs_without_a_value(by_label):
+    ax = training_curves(HISTORY, ["train_loss", "val_mse"], best_epoch=3, log=True)
+    drawn = by_label(ax)
+    assert drawn["train_loss"].get_xydata().tolist() == [[1, 3.0], [2, 2.0], [3, 1.5]]
+    assert drawn["val_mse"].get_xydata().tolist() == [[1, 0.5], [3, 0.4]]
+    assert drawn["best epoch, 3"].get_xdata() == [3, 3]
+    assert drawn["train_loss"].get_linestyle() != drawn["val_mse"].get_linestyle()
+    assert ax.get_yscale() == "log"
+    assert all(tick == int(tick) for tick in ax.get_xticks())
+
+
+def test_wrong_histories_are_refused():
+    with pytest.raises(ValueError, match=r"unknown number of a history 'train_los'.* 'train_loss'"):
+        training_curves(HISTORY, "train_los")
+    with pytest.raises(ValueError, match="unknown number of a history 'seconds'"):
+        training_curves(HISTORY, "seconds")
+    with pytest.raises(ValueError, match=r"holds no epoch; give result\.history"):
+        training_curves([])
+
+
+@pytest.fixture(scope="module")
+def judged():
+    rng = np.random.default_rng(0)
+    sd = np.exp(rng.normal(size=2000))
+    error = sd * rng.normal(size=2000)
+    return {"right": calibration(error, sd**2, 0 * sd), "small": calibration(error, (sd / 3) ** 2, 0 * sd)}
+
+
+def test_calibration_lines_are_what_was_judged(judged, by_label):
+    drawn = by_label(coverage_curve(judged))
+    for name, one in judged.items():
+        np.testing.assert_allclose(drawn[name].get_xydata(), one.coverage[["level", "observed"]])
+    assert drawn["calibrated"].get_xydata().tolist() == [[0, 0], [1, 1]]
+    assert drawn["right"].get_marker() != drawn["small"].get_marker()
+    ax = error_against_spread(judged)
+    ax.figure.draw_without_rendering()
+    assert {tick.get_text() for tick in ax.get_xticklabels(minor=True)} <= {""}
+    assert {"0.5", "1", "2"} & {tick.get_text() for tick in ax.get_xticklabels()}
+    drawn = by_label(ax)
+    for name, one in judged.items():
+        np.testing.assert_allclose(drawn[name].get_xydata(), one.bins[["predicted_sd", "error"]])
+
+
+DIFFERENCES = pd.DataFrame(
+    [
+        ("add", "mse", -0.2, -0.3, -0.1, "model"),
+        ("mean", "mse", 0.1, 0.05, 0.2, "other"),
+        ("none", "mse", np.nan, np.nan, np.nan, "undecided"),
+        ("add", "r", 0.0, -0.1, 0.1, "undecided"),
+    ],
+    columns=["against", "metric", "difference", "low", "high", "better"],
+)
+
+
+def test_differences_with_their_intervals():
+    ax = method_differences(DIFFERENCES, "mse", model="gears")
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["add", "mean", "none"]
+    drawn = [np.asarray(line.get_xydata()).tolist() for line in ax.lines[1:]]
+    assert drawn == [[[0.3, 0], [0.1, 0]], [[0.2, 0]], [[-0.05, 1], [-0.2, 1]], [[-0.1, 1]]]
+    assert [line.get_marker() for line in ax.lines[2::2]] == ["o", "s"]
+    assert ax.get_xlabel() == "gain of gears"  # less error is a gain
+    shares = DIFFERENCES.assign(metric="pearson_delta")
+    right = method_differences(shares.iloc[:3], "pearson_delta")
+    assert np.asarray(right.lines[1].get_xydata()).tolist() == [[-0.3, 0], [-0.1, 0]]
+
+
+def test_wrong_differences_are_refused():
+    with pytest.raises(ValueError, match="unknown metric 'mes'; did you mean 'mse'"):
+        method_differences(DIFFERENCES, "mes")
+    with pytest.raises(ValueError, match="holds several subgroups; give the rows of one"):
+        method_differences(pd.concat([DIFFERENCES, DIFFERENCES]), "mse")
+    with pytest.raises(ValueError, match="lacks better"):
+        method_differences(DIFFERENCES.drop(columns="better"), "mse")
+
+
+def test_a_replay_has_intervals_where_there_are_repeats_and_ticks_at_the_measured_numbers():
+    table = pd.DataFrame({"aim": "x", "repeat": [0, 1, 0], "n_measured": [5, 5, 9], "error": [0.5, 0.6, 0.4]})
+    ax = replay_curve(table)
+    assert list(ax.get_xticks()) == [5, 9]
+    (bars,) = ax.collections
+    heights = [np.ptp(segment[:, 1]) for segment in bars.get_segments() if len(segment)]
+    assert heights == pytest.approx([2 * 1.96 * 0.05])  # none of a single repeat

@@ -1,7 +1,5 @@
 """Embedding of conditions and neighbourhood of a gene: points, lines and names are where they belong."""
 
-from __future__ import annotations
-
 import networkx
 import numpy as np
 import pytest
@@ -41,12 +39,6 @@ def test_true_changes_are_hollow_and_joined_to_predictions(conditions, delta_UG,
     assert {(tuple(a), tuple(b)) for a, b in zip(starts, ends, strict=True)} <= segments
     shapes = [drawn[f"{kind}, predicted"].get_paths()[0].vertices.tolist() for kind in ("single", "pair")]
     assert shapes[0] != shapes[1]
-
-
-def test_given_coordinates_are_used(conditions, delta_UG, by_label):
-    places = np.arange(10.0).reshape(5, 2)
-    drawn = by_label(embedding(delta_UG, conditions, coordinates_U2=places))
-    np.testing.assert_allclose(offsets(drawn["predicted"]), places)
 
 
 def test_wrong_embeddings_are_refused(conditions, delta_UG):

@@ -1,7 +1,5 @@
 """Invented training conditions with known additive effects."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from itertools import combinations
@@ -21,7 +19,7 @@ def similarity_of(similar_PP: np.ndarray, sets: tuple[tuple[int, ...], ...]) -> 
 
 
 @pytest.fixture
-def make_data() -> Callable[..., PriorData]:
+def make_data():
     """Screens of 10 singles and some pairs of 14 nodes, the first 5 of which are measured."""
 
     def make(

@@ -1,7 +1,5 @@
 """The prior of several contexts: what is shared, what is a context's own, and contexts that training never saw."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np
@@ -52,7 +50,7 @@ def error_of(delta_CG: np.ndarray):
 
 
 @pytest.mark.parametrize(("shared", "own"), [(1.0, 0.0), (0.0, 1.0)], ids=["shared", "own"])
-def test_evidence_finds_what_contexts_share(shared: float, own: float) -> None:
+def test_evidence_finds_what_contexts_share(shared, own):
     data, truth_KPG = setting_data(shared, own)
     prior = fit_prior(data, error_of(data.delta_CG)).prior
     weights, within = (sum(prior.report[name].values()) for name in ("weights", "weights_within_settings"))
@@ -62,7 +60,7 @@ def test_evidence_finds_what_contexts_share(shared: float, own: float) -> None:
         assert (error**2).mean() < 0.02
 
 
-def test_a_condition_borrows_from_other_contexts() -> None:
+def test_a_condition_borrows_from_other_contexts():
     """A condition that one context lacks is known from the others, where effects are shared."""
     data, truth_KPG = setting_data(1.0, 0.2)
     less = without_one(data)
@@ -72,9 +70,9 @@ def test_a_condition_borrows_from_other_contexts() -> None:
     assert ((found - truth_KPG[1, 4]) ** 2).mean() < 0.25 * ((level - truth_KPG[1, 4]) ** 2).mean()
 
 
-def test_intervals_hold_what_they_say_and_are_narrower_where_other_contexts_know_the_gene() -> None:
+def test_intervals_hold_what_they_say_and_are_narrower_where_other_contexts_know_the_gene():
     inside, narrower = [], []
-    for seed in range(6):
+    for seed in range(3):
         data, truth_KPG = setting_data(1.0, 0.3, seed=seed)
         data = dataclasses.replace(data, groups=None)  # single conditions are held out
         less = without_one(data)
@@ -91,20 +89,19 @@ def test_intervals_hold_what_they_say_and_are_narrower_where_other_contexts_know
     assert max(narrower) < 0.3
 
 
-def test_genes_that_features_omit_are_not_told_by_each_context(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_genes_that_features_omit_are_not_told_by_each_context(monkeypatch):
     data, _ = setting_data(1.0, 0.1)
     data = dataclasses.replace(data, groups=None)
     monkeypatch.setattr(process, "MOST_EXACT", 5)
     monkeypatch.setattr(process, "MOST_FEATURES", 12)
     fitted = fit_prior(data, error_of(data.delta_CG))
     delta_CG = data.delta_CG
-    assert (
-        error_of(delta_CG)(fitted.left_out_CG).mean() < 0.57
-    )  # 0.63 where each context tells all that features omit
+    # 0.63 where each context tells all that features omit
+    assert error_of(delta_CG)(fitted.left_out_CG).mean() < 0.57
     assert error_of(delta_CG)(fitted.prior(data.sets)).mean() < 0.2  # then 2.6
 
 
-def test_a_context_without_conditions_takes_the_mean_of_the_others() -> None:
+def test_a_context_without_conditions_takes_the_mean_of_the_others():
     data, truth_KPG = setting_data(1.0, 0.0, contexts=(0, 2))
     prior = fit_prior(data, error_of(data.delta_CG)).prior
     at = [prior([NodeSet([node], context=context) for node in range(N_NODES)]) for context in range(3)]
@@ -118,7 +115,7 @@ def test_a_context_without_conditions_takes_the_mean_of_the_others() -> None:
     np.testing.assert_allclose(here, there, atol=1e-9)
 
 
-def test_left_out_predictions_do_not_look_at_what_is_left_out() -> None:
+def test_left_out_predictions_do_not_look_at_what_is_left_out():
     data, _ = setting_data(1.0, 0.3)
     fitted = fit_prior(data, lambda left_out_CG: np.zeros(len(left_out_CG)))
     row = 5
@@ -133,18 +130,7 @@ def test_left_out_predictions_do_not_look_at_what_is_left_out() -> None:
     assert near < 0.05 * np.abs(other[row] - weights_kept[row]).mean()
 
 
-def test_it_comes_back_from_its_arrays() -> None:
-    data, _ = setting_data(1.0, 0.3)
-    prior = fit_prior(data, error_of(data.delta_CG)).prior
-    again = GenePrior.from_arrays(prior.arrays(), prior.report)
-    sets = [*data.sets, NodeSet([0, 5], context=1)]
-    change_UG = prior(sets)
-    np.testing.assert_array_equal(again(sets), change_UG)
-    np.testing.assert_array_equal(again.sd(sets, change_UG), prior.sd(sets, change_UG))
-    assert again.report == prior.report
-
-
-def test_files_of_earlier_versions_with_a_prior_of_each_setting_are_read() -> None:
+def test_files_of_earlier_versions_with_a_prior_of_each_setting_are_read():
     data, _ = setting_data(1.0, 0.5)
     prior = fit_prior(data, error_of(data.delta_CG)).prior
     prior = dataclasses.replace(prior, network_weight=0.25, slope_K=np.full_like(prior.slope_K, 0.5))
@@ -152,17 +138,11 @@ def test_files_of_earlier_versions_with_a_prior_of_each_setting_are_read() -> No
     similar = {f"similar_{part}": arrays[f"within_{part}"] for part in ("data", "indices", "indptr")}
     target_SG = np.random.default_rng(3).normal(size=(N_CONTEXTS, N_GENES))
     column_P = np.arange(N_NODES)
-    common = {
-        "trained": arrays["trained"],
-        "column": column_P,
-        "slopes": prior.slope_K,
-        "mean": np.zeros(N_GENES),
-    }
-    common |= {"mean_only": np.zeros_like(prior.mean_only_K)}
+    common = {"trained": arrays["trained"], "column": column_P, "slopes": prior.slope_K}
+    common |= {"mean": np.zeros(N_GENES), "mean_only": np.zeros_like(prior.mean_only_K)}
     pooled = {name: arrays[name] for name in (*similar, "offset", "shared", "coefficient", "scalars")}
-    former = {
-        f"pooled_{name}": array for name, array in {**pooled, **common, "target": np.zeros(N_GENES)}.items()
-    }
+    pooled |= common | {"target": np.zeros(N_GENES)}
+    former = {f"pooled_{name}": array for name, array in pooled.items()}
     for setting in range(N_CONTEXTS):
         part = {name: arrays[f"within_{name}"][setting] for name in ("offset", "shared", "coefficient")}
         part |= {"scalars": np.array([*arrays["within_scalars"], 1.0, 1.0]), "target": target_SG[setting]}
@@ -190,7 +170,7 @@ def far_data(data: PriorData, alike: bool) -> PriorData:
 
 
 @pytest.mark.parametrize("alike", [True, False])
-def test_what_does_not_carry_over_is_shrunk_where_contexts_are_left_out(alike: bool) -> None:
+def test_what_does_not_carry_over_is_shrunk_where_contexts_are_left_out(alike):
     data, _ = setting_data(0.2, 1.0)
     far = far_data(data, alike)
     prior = fit_prior(far, error_of(far.delta_CG)).prior
@@ -204,7 +184,7 @@ def test_what_does_not_carry_over_is_shrunk_where_contexts_are_left_out(alike: b
     assert known == 1.0  # genes that other contexts show: what is held out there says nothing of them
 
 
-def test_the_change_of_a_target_is_not_shrunk_with_it() -> None:
+def test_the_change_of_a_target_is_not_shrunk_with_it():
     data, _ = setting_data(0.0, 1.0)
     column_P = np.arange(N_NODES)
     delta_CG = data.delta_CG.copy()
@@ -220,7 +200,7 @@ def test_the_change_of_a_target_is_not_shrunk_with_it() -> None:
     np.testing.assert_array_equal(again(data.sets), prior(data.sets))
 
 
-def test_very_many_conditions_are_solved_nearly_as_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_many_conditions_are_solved_nearly_as_few_are(monkeypatch):
     data, truth_KPG = setting_data(1.0, 0.4)
     less = without_one(data)
     exact = fit_prior(less, error_of(less.delta_CG))
@@ -237,16 +217,3 @@ def test_very_many_conditions_are_solved_nearly_as_few_are(monkeypatch: pytest.M
     fewer = fit_prior(less, error_of(less.delta_CG))
     error = error_of(less.delta_CG)
     assert error(fewer.left_out_CG).mean() < 1.3 * error(found.left_out_CG).mean()
-
-
-def test_only_judged_conditions_are_judged() -> None:
-    data, _ = setting_data(1.0, 0.2)
-    rows, seen = np.array([2, 9, 30]), []
-
-    def criterion(left_out_RG: np.ndarray) -> np.ndarray:
-        seen.append(left_out_RG.shape)
-        return ((left_out_RG - data.delta_CG[rows]) ** 2).mean(axis=1)
-
-    fitted = fit_prior(data, criterion, rows)
-    assert set(seen) == {(3, N_GENES)}
-    assert fitted.left_out_CG.shape == data.delta_CG.shape

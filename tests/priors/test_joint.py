@@ -1,7 +1,5 @@
 """Joint covariance of conditions, against a dense Gaussian process in float64."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 
@@ -93,7 +91,7 @@ def padded(sets) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("level", "features"), [(None, False), (0.4, False), (None, True)])
-def test_it_is_the_dense_covariance(level: float | None, features: bool) -> None:
+def test_it_is_the_dense_covariance(level, features):
     joint, _ = joint_of(level, features)
     member_UL = joint.members(padded(NEW))
     found_UU = member_UL @ joint.times(member_UL)
@@ -102,7 +100,7 @@ def test_it_is_the_dense_covariance(level: float | None, features: bool) -> None
     np.testing.assert_allclose(joint.variance(member_UL), np.diag(found_UU), rtol=1e-4)
 
 
-def test_its_diagonal_is_the_variance_of_the_prior() -> None:
+def test_its_diagonal_is_the_variance_of_the_prior():
     joint, uncertainty = joint_of()
     sets = [nodes for nodes in NEW if nodes != (8, 9) and len(nodes) < 3]  # one unknown gene at most
     own_U = uncertainty.covariance.unexplained(sets)
@@ -110,7 +108,7 @@ def test_its_diagonal_is_the_variance_of_the_prior() -> None:
     np.testing.assert_allclose(joint.variance(joint.members(padded(sets))) + own_U, whole_U, rtol=1e-5)
 
 
-def test_a_prior_that_is_the_mean_alone_explains_nothing() -> None:
+def test_a_prior_that_is_the_mean_alone_explains_nothing():
     _, uncertainty = joint_of()
     joint = JointCovariance.of(replace(uncertainty, posterior=None), EDGES, EDGE_WEIGHTS, range(N_NODES))
     member_UL = joint.members(padded(NEW))

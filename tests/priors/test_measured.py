@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +19,7 @@ NEW, KNOWN_PAIR = [(12,), (12, 13)], [(0, 9)]
 
 
 @pytest.fixture(scope="module")
-def screen(tmp_path_factory: pytest.TempPathFactory) -> tuple[PertData, Truth, GenePrior]:
+def screen(tmp_path_factory):
     """16 singles of 100 cells, which train, and 16 additive pairs of them, which do not."""
     adata, truth = simulated_screen(
         n_genes=100, n_singles=16, n_pairs=16, cells_per_condition=100, counts_per_gene=3, effect_size=1.0,
@@ -67,7 +65,7 @@ def fitted_to(data: PriorData, *, share: float = 1.0) -> FittedPrior:
     return fit_prior(data, lambda left_out_CG: ((left_out_CG - share * data.delta_CG) ** 2).mean(axis=1))
 
 
-def test_trained_singles_are_predicted_as_measured(screen: tuple[PertData, Truth, GenePrior]) -> None:
+def test_trained_singles_are_predicted_as_measured(screen):
     data, truth, prior = screen
     delta_UG, noise_UG = measured_changes(data, singles_of(truth))
     slope_U = slopes_of(prior(sets_of(data, singles_of(truth))), delta_UG)
@@ -78,9 +76,7 @@ def test_trained_singles_are_predicted_as_measured(screen: tuple[PertData, Truth
     assert (slope_U > reliability_U - 0.1).all()  # sampling noise alone shrinks the others
 
 
-def test_pairs_of_measured_singles_are_no_worse_than_the_sum(
-    screen: tuple[PertData, Truth, GenePrior],
-) -> None:
+def test_pairs_of_measured_singles_are_no_worse_than_the_sum(screen):
     data, truth, prior = screen
     pairs = pairs_of(truth)
     delta_UG, _ = measured_changes(data, singles_of(truth))
@@ -94,7 +90,7 @@ def test_pairs_of_measured_singles_are_no_worse_than_the_sum(
     assert 0.85 < (predicted_UG * true_UG).sum() / (predicted_UG**2).sum() < 1.15
 
 
-def test_a_measured_pair_keeps_its_departure_from_both_singles(make_data: Callable[..., PriorData]) -> None:
+def test_a_measured_pair_keeps_its_departure_from_both_singles(make_data):
     def factor(nodes: tuple[int, ...]) -> float:
         return 1.0 if len(nodes) == 1 else [0.3, 2.0][sum(nodes) % 2]
 
@@ -108,9 +104,7 @@ def test_a_measured_pair_keeps_its_departure_from_both_singles(make_data: Callab
     np.testing.assert_array_equal(prior([data.sets[pairs[0]][::-1]]), prior([data.sets[pairs[0]]]))
 
 
-def test_a_condition_without_any_change_is_predicted_without_one(
-    make_data: Callable[..., PriorData],
-) -> None:
+def test_a_condition_without_any_change_is_predicted_without_one(make_data):
     data = make_data(noise=0.1)
     delta_CG = data.delta_CG.copy()
     delta_CG[3] = 0.0
@@ -118,9 +112,7 @@ def test_a_condition_without_any_change_is_predicted_without_one(
     assert np.abs(predicted_G).max() < 0.2 * data.delta_CG[3].std()
 
 
-def test_the_mean_alone_for_new_genes_does_not_replace_what_was_measured(
-    make_data: Callable[..., PriorData],
-) -> None:
+def test_the_mean_alone_for_new_genes_does_not_replace_what_was_measured(make_data):
     data = make_data(n_pairs=0)
     data = dataclasses.replace(data, column_P=np.full_like(data.column_P, -1))  # no gene is measured
     means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
@@ -135,7 +127,7 @@ def test_the_mean_alone_for_new_genes_does_not_replace_what_was_measured(
     assert ((prior(KNOWN_PAIR) - true_UG) ** 2).sum() < 0.15 * (true_UG**2).sum()
 
 
-def test_the_slope_of_new_genes_is_theirs(make_data: Callable[..., PriorData]) -> None:
+def test_the_slope_of_new_genes_is_theirs(make_data):
     data = make_data(n_pairs=0)
     data = dataclasses.replace(data, column_P=np.full_like(data.column_P, -1))
     halved, plain = (fitted_to(data, share=share).prior for share in (0.3, 1.0))
@@ -149,7 +141,7 @@ def test_the_slope_of_new_genes_is_theirs(make_data: Callable[..., PriorData]) -
     assert slopes_of(fitted_to(many, share=0.5).prior(many.sets), many.delta_CG).min() > 0.95
 
 
-def test_intervals_of_measured_conditions_hold_the_truth(screen: tuple[PertData, Truth, GenePrior]) -> None:
+def test_intervals_of_measured_conditions_hold_the_truth(screen):
     data, truth, prior = screen
     sets, names = sets_of(data, singles_of(truth)), singles_of(truth)
     change_UG = prior(sets)
@@ -165,9 +157,7 @@ def test_intervals_of_measured_conditions_hold_the_truth(screen: tuple[PertData,
     assert (np.abs(of_changes_UG) < 1.645 * sd_of_changes_UG).mean() == pytest.approx(0.9, abs=0.03)
 
 
-def test_departures_have_a_stated_share_until_combinations_show_theirs(
-    make_data: Callable[..., PriorData],
-) -> None:
+def test_departures_have_a_stated_share_until_combinations_show_theirs(make_data):
     reports = [fitted_to(make_data(n_pairs=n)).prior.report for n in (0, 2, 20)]
     of_genes = sum(weight for name, weight in reports[0]["weights"].items() if name != "offset")
     assert reports[0]["unexplained_several_genes"] == pytest.approx(0.15 * 2 * of_genes)
@@ -179,15 +169,7 @@ def test_departures_have_a_stated_share_until_combinations_show_theirs(
     assert reports[0]["unexplained"] < 0.01 * of_genes
 
 
-def test_files_keep_what_was_measured(screen: tuple[PertData, Truth, GenePrior]) -> None:
-    data, truth, prior = screen
-    sets = sets_of(data, [*singles_of(truth), *pairs_of(truth)])
-    again = GenePrior.from_arrays(prior.arrays(), prior.report)
-    np.testing.assert_array_equal(again(sets), prior(sets))
-    np.testing.assert_array_equal(again.sd(sets, again(sets)), prior.sd(sets, prior(sets)))
-
-
-def test_files_of_earlier_versions_are_read(make_data: Callable[..., PriorData]) -> None:
+def test_files_of_earlier_versions_are_read(make_data):
     """One slope for all, no measured conditions, and a factor on the scales of genes instead of one by kind."""
     prior = fitted_to(make_data()).prior
     arrays = {name: array for name, array in prior.arrays().items() if not name.startswith("measured_")}
@@ -204,7 +186,7 @@ def test_files_of_earlier_versions_are_read(make_data: Callable[..., PriorData])
     assert earlier.control_sd is None
 
 
-def test_a_level_of_singles_counts_one_and_a_half_times_in_pairs(tmp_path: Path) -> None:
+def test_a_level_of_singles_counts_one_and_a_half_times_in_pairs(tmp_path):
     """Singles do not tell whether their common change is of conditions or of genes."""
     adata, truth = simulated_screen(
         n_genes=60, n_singles=20, n_pairs=10, cells_per_condition=80, counts_per_gene=3, effect_size=1.0,

@@ -1,7 +1,5 @@
 """Posterior variance of conditions, against inverses of the dense matrices."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 
@@ -76,7 +74,7 @@ def by_columns(spectrum: Spectrum, level: float = 0.0, sets=SETS, new=NEW, omitt
     return condition_variance(covariance, Posterior.of(spectrum, member_CR, TYPICAL), new)
 
 
-def test_it_is_the_dense_formula_around_a_free_level() -> None:
+def test_it_is_the_dense_formula_around_a_free_level():
     a_CC = dense(SETS, SETS) + np.diag(UNEXPLAINED_C + TYPICAL * NOISE_C)
     own_U = np.diag(dense(NEW, NEW)) + np.where([len(nodes) > 1 for nodes in NEW], 0.3, 0.2)
     expected_U = kriging_variance(own_U, dense(NEW, SETS), a_CC)
@@ -87,7 +85,7 @@ def test_it_is_the_dense_formula_around_a_free_level() -> None:
     assert found_U[2] > found_U[6]
 
 
-def test_it_is_the_dense_formula_with_a_shrunk_level() -> None:
+def test_it_is_the_dense_formula_with_a_shrunk_level():
     level = 0.4
     a_CC = dense(SETS, SETS) + level + np.diag(UNEXPLAINED_C + TYPICAL * NOISE_C)
     k_UC = dense(NEW, SETS) + level
@@ -98,7 +96,7 @@ def test_it_is_the_dense_formula_with_a_shrunk_level() -> None:
 
 
 @pytest.mark.parametrize("level", [None, 0.4])
-def test_a_left_out_condition_is_known_as_after_a_fit_to_the_others(level: float | None) -> None:
+def test_a_left_out_condition_is_known_as_after_a_fit_to_the_others(level):
     found_C = left_out_variance(spectrum_of(SETS, UNEXPLAINED_C, NOISE_C, level), NOISE_C, TYPICAL)
     for row in (0, 8, 12, 20):
         others = [other for other in range(len(SETS)) if other != row]
@@ -117,7 +115,7 @@ def features_spectrum(most: int | None = None) -> Spectrum:
     return Spectrum.of_features(features_of(most), UNEXPLAINED_C, NOISE_C, TYPICAL)
 
 
-def test_features_of_few_genes_give_the_exact_variance() -> None:
+def test_features_of_few_genes_give_the_exact_variance():
     exact = spectrum_of(SETS, UNEXPLAINED_C, NOISE_C)
     np.testing.assert_allclose(by_columns(features_spectrum()), by_columns(exact), rtol=1e-4)
     np.testing.assert_allclose(
@@ -127,7 +125,7 @@ def test_features_of_few_genes_give_the_exact_variance() -> None:
     )
 
 
-def test_features_that_omit_genes_do_not_count_a_gene_twice() -> None:
+def test_features_that_omit_genes_do_not_count_a_gene_twice():
     found_U = by_columns(features_spectrum(6), omitted=features_of(6).omitted)
     expected_U = by_columns(spectrum_of(SETS, UNEXPLAINED_C, NOISE_C))
     assert (found_U > 0.6 * expected_U).all()
@@ -137,15 +135,10 @@ def test_features_that_omit_genes_do_not_count_a_gene_twice() -> None:
     )
 
 
-def test_settings_share_what_their_covariance_says() -> None:
+def test_settings_share_what_their_covariance_says():
     """Contexts 0 and 2 are known, context 1 takes half of each."""
     sets = [NodeSet([node], context=context) for context in (0, 2) for node in range(N_TRAINED)]
-    new = [
-        NodeSet([0], context=0),
-        NodeSet([0, 1], context=2),
-        NodeSet([4], context=1),
-        NodeSet([11], context=1),
-    ]
+    new = [NodeSet(nodes, context=k) for nodes, k in (([0], 0), ([0, 1], 2), ([4], 1), ([11], 1))]
     noise_C, within = np.linspace(0.5, 2.0, len(sets)), 0.5
     part = covariance_of(SETS)
     own = AdditiveCovariance(part.genes, within * part.shared, within * part.own, within * part.similar)
@@ -162,7 +155,7 @@ def test_settings_share_what_their_covariance_says() -> None:
     np.testing.assert_allclose(condition_variance(covariance, posterior, new), expected_U, rtol=2e-6)
 
 
-def test_two_unknown_genes_are_alike_over_the_trained_gene_that_is_most_like_both() -> None:
+def test_two_unknown_genes_are_alike_over_the_trained_gene_that_is_most_like_both():
     genes = covariance_of(SETS).genes
     pairs_E2 = np.array([(0, 1), (0, 10), (9, 3), (9, 10), (10, 11)])
     # of the last two, the similarity of 0.6 is not known: their trained neighbours are like both by 0.1
@@ -171,14 +164,3 @@ def test_two_unknown_genes_are_alike_over_the_trained_gene_that_is_most_like_bot
     similar = np.array([[1.0, 0.1, 0.9], [0.1, 1.0, 0.9], [0.9, 0.9, 1.0]])
     known = GeneSimilarity(np.arange(3), sparse.csr_matrix(similar))
     np.testing.assert_allclose(known.between(np.array([(0, 1)])), [0.1])
-
-
-def test_it_comes_back_from_its_arrays() -> None:
-    covariance, member_CR = ConditionCovariance.of(SETS, covariance_of(SETS), 0.0, WEIGHTS)
-    for spectrum in (spectrum_of(SETS, UNEXPLAINED_C, NOISE_C), features_spectrum()):
-        posterior = Posterior.of(spectrum, member_CR, TYPICAL)
-        again = Posterior.from_arrays(posterior.arrays())
-        expected_U = condition_variance(covariance, posterior, NEW)
-        np.testing.assert_array_equal(condition_variance(covariance, again, NEW), expected_U)
-        assert posterior.factor_FR.dtype == np.float32
-        assert posterior.factor_FR.size <= (N_TRAINED + 3) ** 2

@@ -1,8 +1,5 @@
 """The prior of very many conditions: features of genes instead of all pairs of conditions."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from itertools import combinations
 
 import numpy as np
@@ -19,14 +16,15 @@ from gears.priors import (
     process,
     regression,
 )
-from gears.priors.kernels import gene_features, specific_covariance
+from gears.priors.kernels import gene_features, mixed, specific_covariance, training_kernels
 from gears.priors.regression import Spectrum
+from gears.priors.source import vector_similarity
 
 SHARED, OWN, SIMILAR = 0.3, 0.8, 1.1
 
 
 @pytest.fixture
-def genes() -> GeneSimilarity:
+def genes():
     """12 nodes of which 9 were perturbed, similar in threes."""
     groups = np.repeat(np.arange(4), 3)
     similar_PP = np.where(groups[:, None] == groups, 0.6, 0.1)
@@ -37,14 +35,7 @@ def genes() -> GeneSimilarity:
 SETS = tuple((node,) for node in range(9)) + tuple(combinations(range(6), 2))
 
 
-def test_features_of_few_genes_are_exact(genes: GeneSimilarity) -> None:
-    found = gene_features(genes.members(SETS), genes, SHARED, OWN, SIMILAR)
-    expected_CC = specific_covariance(SETS, genes, SHARED, OWN, SIMILAR)
-    np.testing.assert_allclose(found.feature_CM @ found.feature_CM.T, expected_CC, atol=1e-12)
-    assert not found.rest_C.any()
-
-
-def test_features_of_many_genes_keep_every_variance_and_the_frequent_genes(genes: GeneSimilarity) -> None:
+def test_features_of_many_genes_keep_every_variance_and_the_frequent_genes(genes):
     singles = [(node,) for node in range(9)] + [(0, 1), (0, 2)]
     found = gene_features(genes.members(singles), genes, SHARED, OWN, SIMILAR, 6)
     expected_CC = specific_covariance(singles, genes, SHARED, OWN, SIMILAR)
@@ -72,7 +63,7 @@ def by_features(genes: GeneSimilarity, noise_C: np.ndarray, typical: float) -> S
     return Spectrum.of_features(found, np.full(len(SETS), 0.2), noise_C, typical)
 
 
-def test_the_regression_by_features_is_exact_where_noise_is_alike(genes: GeneSimilarity) -> None:
+def test_the_regression_by_features_is_exact_where_noise_is_alike(genes):
     noise_C = np.full(len(SETS), 1.7)
     delta_CG, signal_CC, noise_G = problem(genes, noise_C)
     whole = regression.solve(delta_CG, signal_CC, noise_C, noise_G)
@@ -80,25 +71,6 @@ def test_the_regression_by_features_is_exact_where_noise_is_alike(genes: GeneSim
     np.testing.assert_allclose(found.coefficient_CG, whole.coefficient_CG, atol=1e-10)
     np.testing.assert_allclose(found.left_out_CG, whole.left_out_CG, atol=1e-10)
     np.testing.assert_allclose(found.level_G, whole.level_G, atol=1e-10)
-
-
-def test_the_regression_by_features_is_near_where_noise_differs(genes: GeneSimilarity) -> None:
-    noise_C = np.random.default_rng(3).uniform(0.3, 3.0, len(SETS))
-    delta_CG, signal_CC, noise_G = problem(genes, noise_C)
-    whole = regression.solve(delta_CG, signal_CC, noise_C, noise_G)
-    found = regression.solve_in(by_features(genes, noise_C, float(noise_G.mean())), delta_CG, noise_G)
-    away_CG = found.left_out_CG - whole.left_out_CG
-    assert np.sqrt((away_CG**2).mean()) < 0.05 * whole.left_out_CG.std()
-
-
-def test_blocks_of_genes_do_not_matter(genes: GeneSimilarity, monkeypatch: pytest.MonkeyPatch) -> None:
-    noise_C = np.linspace(0.5, 2.0, len(SETS))
-    delta_CG, signal_CC, noise_G = problem(genes, noise_C)
-    whole = regression.solve(delta_CG, signal_CC, noise_C, noise_G)
-    monkeypatch.setattr(regression, "_BLOCK_VALUES", 7 * len(SETS))
-    parts = regression.solve(delta_CG, signal_CC, noise_C, noise_G)
-    np.testing.assert_allclose(parts.coefficient_CG, whole.coefficient_CG, atol=1e-12)
-    np.testing.assert_allclose(parts.left_out_CG, whole.left_out_CG, atol=1e-12)
 
 
 def synergy(nodes: tuple[int, ...]) -> float:
@@ -111,9 +83,7 @@ def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(magnitude, "MOST_EXACT", 5)
 
 
-def test_a_prior_of_many_conditions_is_near_the_exact_one(
-    make_data: Callable[..., PriorData], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_prior_of_many_conditions_is_near_the_exact_one(make_data, monkeypatch):
     data = make_data(noise=0.1, n_pairs=30, factor=synergy)
 
     def error(left_out_CG: np.ndarray) -> np.ndarray:
@@ -133,9 +103,7 @@ def test_a_prior_of_many_conditions_is_near_the_exact_one(
     assert error(found.left_out_CG).mean() < 1.1 * error(exact.left_out_CG).mean()
 
 
-def test_genes_that_features_omit_are_not_told_by_each_of_their_conditions(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_genes_that_features_omit_are_not_told_by_each_of_their_conditions(monkeypatch):
     """40 genes, alike in fives, each in a single and in three or more pairs; of 12 the own part is a feature."""
     rng, n_nodes, n_genes = np.random.default_rng(2), 40, 50
     groups = np.arange(n_nodes) // 5
@@ -161,22 +129,7 @@ def test_genes_that_features_omit_are_not_told_by_each_of_their_conditions(
     np.testing.assert_array_equal(again.sd(unseen, change_UG), prior.sd(unseen, change_UG))
 
 
-def test_the_factor_by_features_is_that_by_pairs(
-    make_data: Callable[..., PriorData], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = make_data(noise=0.02, n_pairs=30, factor=synergy)
-    summed_CG = np.array([data.delta_CG[list(nodes)].sum(axis=0) for nodes in data.sets])
-    pairs = magnitude.fit_magnitude(data.sets, data.delta_CG, summed_CG, data.genes)
-    monkeypatch.setattr(magnitude, "MOST_EXACT", 5)
-    features = magnitude.fit_magnitude(data.sets, data.delta_CG, summed_CG, data.genes)
-    assert pairs is not None
-    assert features is not None
-    assert features[0].offset == pytest.approx(pairs[0].offset, abs=1e-9)
-    np.testing.assert_allclose(features[0].coefficient_T, pairs[0].coefficient_T, atol=1e-9)
-    np.testing.assert_allclose(features[1], pairs[1], atol=1e-9)
-
-
-def test_only_judged_conditions_are_judged(make_data: Callable[..., PriorData]) -> None:
+def test_only_judged_conditions_are_judged(make_data):
     data, rows = make_data(), np.array([1, 4, 20])
     seen = []
 
@@ -187,3 +140,36 @@ def test_only_judged_conditions_are_judged(make_data: Callable[..., PriorData]) 
     fitted = fit_prior(data, criterion, rows)
     assert set(seen) == {(3, data.delta_CG.shape[1])}
     assert fitted.left_out_CG.shape == data.delta_CG.shape
+
+
+def test_kernels_are_sums_over_pairs_of_genes(make_data):
+    data = make_data()
+    genes, sets = data.genes, data.sets
+    place = {int(node): column for column, node in enumerate(genes.trained_T)}
+    similar_PT = genes.similar_PT.toarray()
+    offset, shared, own, similar = training_kernels(sets, genes).values()
+    for a, first in enumerate(sets):
+        for b, second in enumerate(sets):
+            assert offset[a, b] == 1
+            assert shared[a, b] == len(first) * len(second)
+            assert own[a, b] == len(set(first) & set(second))
+            expected = sum(similar_PT[i, place[j]] for i in first for j in second)
+            np.testing.assert_allclose(similar[a, b], expected, rtol=0, atol=1e-12)
+
+
+def test_similarities_are_mixed_by_weight(make_data):
+    genes = make_data().genes
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(genes.similar_PT.shape[0], 3))
+    vectors[4] = np.nan
+    other = vector_similarity(vectors, [(int(node),) for node in genes.trained_T])
+    np.testing.assert_array_equal(other.trained_T, genes.trained_T)
+    dense = other.similar_PT.toarray()
+    assert dense[4, list(genes.trained_T).index(4)] == 1
+    assert np.count_nonzero(dense[4]) == 1
+    expected = vectors[7] @ vectors[2] / np.linalg.norm(vectors[7]) / np.linalg.norm(vectors[2])
+    np.testing.assert_allclose(dense[7, list(genes.trained_T).index(2)], expected)
+    mean = mixed([genes, other], [3.0, 1.0]).similar_PT.toarray()
+    np.testing.assert_allclose(mean, 0.75 * genes.similar_PT.toarray() + 0.25 * dense)
+    assert mixed([genes, other], [1.0, 0.0]).similar_PT is genes.similar_PT
+    assert mixed([genes, other], [0.0, 0.0]).similar_PT is genes.similar_PT

@@ -1,7 +1,5 @@
 """The fitted prior: what it finds, what it must not look at, its invariances."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 
@@ -27,7 +25,7 @@ def true_pair(data: PriorData, nodes: tuple[int, int]) -> np.ndarray:
     return data.delta_CG[nodes[0]] + data.delta_CG[nodes[1]]
 
 
-def test_additive_effects_are_found(make_data: Callable[..., PriorData]) -> None:
+def test_additive_effects_are_found(make_data):
     data = make_data(noise=0.02)
     prior = fitted_to(data).prior
     seen = [nodes for nodes in UNSEEN_PAIRS if max(nodes) < 10]
@@ -38,7 +36,7 @@ def test_additive_effects_are_found(make_data: Callable[..., PriorData]) -> None
     assert set(prior.report["slope"].values()) == {1.0}
 
 
-def test_an_unseen_gene_is_like_its_neighbour(make_data: Callable[..., PriorData]) -> None:
+def test_an_unseen_gene_is_like_its_neighbour(make_data):
     # nodes 12 and 13 are similar to each other only; 10 and 11 as well: leave 9 out, which is like 8
     data = make_data(noise=0.02)
     kept = [row for row, nodes in enumerate(data.sets) if 9 not in nodes]
@@ -46,29 +44,21 @@ def test_an_unseen_gene_is_like_its_neighbour(make_data: Callable[..., PriorData
     genes = dataclasses.replace(
         data.genes, trained_T=data.genes.trained_T[rows], similar_PT=data.genes.similar_PT[:, rows]
     )
-    less = dataclasses.replace(
-        data,
-        sets=tuple(data.sets[row] for row in kept),
-        delta_CG=data.delta_CG[kept],
-        n_C=data.n_C[kept],
-        genes=genes,
-    )
+    sets = tuple(data.sets[row] for row in kept)
+    less = dataclasses.replace(data, sets=sets, delta_CG=data.delta_CG[kept], n_C=data.n_C[kept], genes=genes)
     predicted_G = fitted_to(less).prior([(9,)])[0]
     assert np.corrcoef(predicted_G, data.delta_CG[9])[0, 1] > 0.5
 
 
-def test_vectors_of_genes_help_where_the_annotation_says_nothing(make_data: Callable[..., PriorData]) -> None:
+def test_vectors_of_genes_help_where_the_annotation_says_nothing(make_data):
     data = make_data(noise=0.02, n_pairs=0)
     n_nodes = data.genes.similar_PT.shape[0]
     vectors = np.repeat(np.eye(n_nodes // 2), 2, axis=0)  # two nodes each alike, as their effects are
     kept = dataclasses.replace(
-        data,
-        sets=data.sets[:9],
-        delta_CG=data.delta_CG[:9],
-        n_C=data.n_C[:9],
+        data, sets=data.sets[:9], delta_CG=data.delta_CG[:9], n_C=data.n_C[:9],
         genes=GeneSimilarity(np.arange(9), sparse.identity(n_nodes, format="csr")[:, :9]),
         further={"embeddings": vector_similarity(vectors, data.sets[:9])},
-    )
+    )  # fmt: skip
     fitted = fitted_to(kept)
     assert fitted.prior.report["weights"]["embeddings"] > fitted.prior.report["weights"]["GO"]
     unseen = data.delta_CG[9]  # node 9 goes with node 8
@@ -77,7 +67,7 @@ def test_vectors_of_genes_help_where_the_annotation_says_nothing(make_data: Call
     assert np.corrcoef(alone, unseen)[0, 1] < 0.3
 
 
-def test_left_out_predictions_do_not_follow_their_own_condition(make_data: Callable[..., PriorData]) -> None:
+def test_left_out_predictions_do_not_follow_their_own_condition(make_data):
     data = make_data(noise=0.3)
     fitted = fitted_to(data)
     inside = ((fitted.prior(data.sets) - data.delta_CG) ** 2).mean()
@@ -85,13 +75,12 @@ def test_left_out_predictions_do_not_follow_their_own_condition(make_data: Calla
     assert outside > 1.5 * inside
 
 
-def test_synergy_that_follows_genes_is_found_where_it_is(make_data: Callable[..., PriorData]) -> None:
+def test_synergy_that_follows_genes_is_found_where_it_is(make_data):
     def factor(nodes: tuple[int, ...]) -> float:
         return 1 + 0.8 * sum(node < 4 for node in nodes) if len(nodes) > 1 else 1.0
 
     data = make_data(noise=0.02, n_pairs=30, factor=factor)
     prior = fitted_to(data).prior
-    assert prior.magnitude is not None
     unseen = [nodes for nodes in UNSEEN_PAIRS if max(nodes) < 10 and nodes not in data.sets]
     truth = np.array([true_pair(data, nodes) * factor(nodes) for nodes in unseen])
     additive = np.array([true_pair(data, nodes) for nodes in unseen])
@@ -99,14 +88,14 @@ def test_synergy_that_follows_genes_is_found_where_it_is(make_data: Callable[...
     assert (prior.magnitude.factor([(0,), (5,), ()], prior.genes) == 1).all()
 
 
-def test_own_expression_of_an_unseen_target(make_data: Callable[..., PriorData]) -> None:
+def test_own_expression_of_an_unseen_target(make_data):
     data = make_data(noise=0.02, effect=0.1, target=-0.8)
     prior = fitted_to(data).prior
     np.testing.assert_allclose(prior.target_SG[0], -0.8 * data.control_mean_SG[0], rtol=0.15)
     np.testing.assert_allclose(prior([(0,)])[0, 0], data.delta_CG[0, 0], atol=0.15)
 
 
-def test_control_genes_in_any_order_and_files(make_data: Callable[..., PriorData]) -> None:
+def test_control_genes_in_any_order_and_files(make_data):
     data = make_data(noise=0.1, factor=lambda nodes: 1.5 if len(nodes) > 1 else 1.0)
     prior = fitted_to(data).prior
     assert not prior([()]).any()
@@ -119,7 +108,7 @@ def test_control_genes_in_any_order_and_files(make_data: Callable[..., PriorData
         GenePrior.from_arrays(broken)
 
 
-def test_the_network_is_weighed_and_leaves_measured_conditions(make_data: Callable[..., PriorData]) -> None:
+def test_the_network_is_weighed_and_leaves_measured_conditions(make_data):
     prior = fitted_to(make_data()).prior
     sets, network_UG = [(11,), (2, 12), (1,)], np.ones((3, prior.n_genes))
     halved = dataclasses.replace(prior, network_weight=0.5)
@@ -130,7 +119,7 @@ def test_the_network_is_weighed_and_leaves_measured_conditions(make_data: Callab
     np.testing.assert_array_equal(closed.complete(sets, prior(sets), np.nan * network_UG), prior(sets))
 
 
-def test_order_of_conditions_does_not_matter(make_data: Callable[..., PriorData]) -> None:
+def test_order_of_conditions_does_not_matter(make_data):
     data = make_data(noise=0.1)
     order = np.random.default_rng(5).permutation(len(data.sets))
     shuffled = dataclasses.replace(
@@ -141,7 +130,7 @@ def test_order_of_conditions_does_not_matter(make_data: Callable[..., PriorData]
     np.testing.assert_allclose(other.left_out_CG, one.left_out_CG[order], atol=1e-4)
 
 
-def test_nothing_to_learn(make_data: Callable[..., PriorData]) -> None:
+def test_nothing_to_learn(make_data):
     noise_only = make_data(effect=0.0, noise=0.3)
     prior = fitted_to(noise_only).prior
     unseen = [nodes for nodes in UNSEEN_PAIRS if nodes not in noise_only.sets]
@@ -156,9 +145,7 @@ def test_nothing_to_learn(make_data: Callable[..., PriorData]) -> None:
 
 
 @pytest.mark.parametrize(("gain", "taken"), [(0.05, True), (0.015, False)])
-def test_the_mean_alone_is_taken_where_it_is_clearly_better(
-    make_data: Callable[..., PriorData], gain: float, taken: bool
-) -> None:
+def test_the_mean_alone_is_taken_where_it_is_clearly_better(make_data, gain, taken):
     data = make_data()
     data = dataclasses.replace(data, column_P=np.full_like(data.column_P, -1))  # no gene is measured
     means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
@@ -172,9 +159,7 @@ def test_the_mean_alone_is_taken_where_it_is_clearly_better(
 
 
 @pytest.mark.parametrize(("n_pairs", "taken"), [(20, False), (0, True)])
-def test_a_gain_that_may_be_chance_gives_up_new_genes_only(
-    make_data: Callable[..., PriorData], n_pairs: int, taken: bool
-) -> None:
+def test_a_gain_that_may_be_chance_gives_up_new_genes_only(make_data, n_pairs, taken):
     data = make_data(n_pairs=n_pairs)
     data = dataclasses.replace(data, column_P=np.full_like(data.column_P, -1))
     means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
@@ -186,7 +171,7 @@ def test_a_gain_that_may_be_chance_gives_up_new_genes_only(
     assert bool(fitted.prior.report["mean_only"]) is taken
 
 
-def test_one_cell_conditions_and_constant_genes(make_data: Callable[..., PriorData]) -> None:
+def test_one_cell_conditions_and_constant_genes(make_data):
     data = make_data()
     variance_G = data.variance_G.copy()
     variance_G[:10] = 0.0
@@ -198,7 +183,7 @@ def test_one_cell_conditions_and_constant_genes(make_data: Callable[..., PriorDa
     assert not predicted[:, 5].any()
 
 
-def test_what_does_not_fit_is_refused(make_data: Callable[..., PriorData]) -> None:
+def test_what_does_not_fit_is_refused(make_data):
     data = make_data()
     with pytest.raises(ValueError, match="leave the control out"):
         dataclasses.replace(data, sets=((), *data.sets[1:]))

@@ -1,15 +1,12 @@
 """How likely a predicted change is a true one, from left-out predictions of training conditions."""
 
-from __future__ import annotations
-
 import dataclasses
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 from scipy.special import expit, ndtr
 
-from gears.priors import GenePrior, PriorData, fit_prior
+from gears.priors import GenePrior, fit_prior
 from gears.priors.true_change import MEASURED, TrueChange, Values, fit_true_change, group_of
 
 R, T = 60, 80
@@ -36,7 +33,7 @@ def fitted(values: Values) -> TrueChange:
 
 
 @pytest.mark.parametrize(("a", "k", "b"), [(2.0, 1.0, 0.0), (0.5, 0.3, 0.0), (-8.0, 1.0, 0.5)])
-def test_probabilities_are_right_where_changes_are_absent_or_saturate(a: float, k: float, b: float) -> None:
+def test_probabilities_are_right_where_changes_are_absent_or_saturate(a, k, b):
     true_change = fitted(drawn(0, a, k, b)[0])
     values, true_RT = drawn(1, a, k, b)
     absent_RT, mean_RT, sd_RT = true_change(
@@ -51,17 +48,12 @@ def test_probabilities_are_right_where_changes_are_absent_or_saturate(a: float, 
     assert (true_RT[sure] > 0.3).mean() < gaussian_RT[sure].mean() - 0.03
 
 
-def test_conditions_of_several_genes_have_numbers_of_their_own() -> None:
+def test_conditions_of_several_genes_have_numbers_of_their_own():
     one, several = drawn(2, -8.0)[0], drawn(2, 3.0)[0]
     half = R // 2
-    both = Values(
-        one.group_R,
-        one.genes_T,
-        *(
-            np.vstack([getattr(one, name)[:half], getattr(several, name)[half:]])
-            for name in ("change_RT", "sd_RT", "measured_RT", "noise_RT")
-        ),
-    )
+    names = ("change_RT", "sd_RT", "measured_RT", "noise_RT")
+    parts = [np.vstack([getattr(one, name)[:half], getattr(several, name)[half:]]) for name in names]
+    both = Values(one.group_R, one.genes_T, *parts)
     a_4 = fitted(both).groups[:4, 0]
     assert a_4[0] < 0 < a_4[2]
     # without enough conditions a group has the numbers of the same size
@@ -74,7 +66,7 @@ def test_conditions_of_several_genes_have_numbers_of_their_own() -> None:
     assert fitted(only_new).groups[[0, 2, MEASURED], 0].max() < -20  # every change is there
 
 
-def test_the_error_of_the_control_mean_is_taken_off_as_far_as_the_mean_change_shows_it() -> None:
+def test_the_error_of_the_control_mean_is_taken_off_as_far_as_the_mean_change_shows_it():
     rng = np.random.default_rng(3)
     values, _ = drawn(4, -8.0)
     control_T = np.full(T, 0.04)
@@ -90,7 +82,7 @@ def test_the_error_of_the_control_mean_is_taken_off_as_far_as_the_mean_change_sh
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.8])
-def test_the_share_of_a_pair_s_error_along_its_change_is_found(share: float) -> None:
+def test_the_share_of_a_pair_s_error_along_its_change_is_found(share):
     """Errors of mean square `sd` squared: a share is a factor on the whole change, the others lie across it."""
     rng = np.random.default_rng(6)
     change_RT = rng.choice([-1.0, 1.0], (R, T))
@@ -108,7 +100,7 @@ def test_the_share_of_a_pair_s_error_along_its_change_is_found(share: float) -> 
     assert fitted(dataclasses.replace(values, group_R=np.zeros(R, dtype=int))).along == 1.0
 
 
-def test_a_perturbed_gene_s_change_is_there() -> None:
+def test_a_perturbed_gene_s_change_is_there():
     values, _ = drawn(5, 3.0, b=1.0)
     is_own_RT = np.zeros((R, T), dtype=bool)
     is_own_RT[:, 0] = True
@@ -118,7 +110,7 @@ def test_a_perturbed_gene_s_change_is_there() -> None:
     np.testing.assert_allclose(mean_RT[:, 0], values.change_RT[:, 0])
 
 
-def test_a_fitted_prior_has_it_and_keeps_it_in_files(make_data: Callable[..., PriorData]) -> None:
+def test_a_fitted_prior_has_it_and_keeps_it_in_files(make_data):
     data = make_data()
     prior = fit_prior(data, lambda left_out_CG: ((left_out_CG - data.delta_CG) ** 2).mean(axis=1)).prior
     assert isinstance(prior, GenePrior)

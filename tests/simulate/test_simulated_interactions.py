@@ -1,12 +1,9 @@
 """Masking and saturating pairs of simulated screens, and pairs by products."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from gears.evaluation.baselines import ConditionMeans, make_baseline
-from gears.simulate import Simulation, SimulationOptions, Truth, simulated_screen
+from gears.simulate import Simulation, SimulationOptions, Truth
 
 SIZES = {"n_genes": 120, "n_singles": 10, "n_pairs": 20, "n_triples": 10}
 
@@ -79,22 +76,3 @@ def test_products_are_no_sums_and_have_few_directions():
         "products", interaction_share=1.0, n_pairs=40, n_triples=0, interaction_size=1.6, target_effect=0.0
     )
     np.testing.assert_allclose(larger.effect_CG[rows], 2 * effect_CG)
-
-
-def additive_on_pairs(**options) -> float:
-    """Mean correlation of measured changes of pairs with the sum of those of their singles."""
-    sizes = {"n_genes": 200, "n_singles": 12, "n_pairs": 20, "cells_per_condition": 150, "n_control": 300}
-    adata, truth = simulated_screen(**sizes, go_strength=0.0, **options)
-    X, condition_N = adata.X.toarray(), adata.obs["condition"].to_numpy()
-    mean_CG = np.stack([X[condition_N == condition.name].mean(axis=0) for condition in truth.conditions])
-    means = ConditionMeans(mean_CG, truth.conditions, np.arange(1, 13), truth.genes)
-    pairs = list(truth.interactions)
-    predicted_UG = make_baseline("additive").fit_means(means).predict(pairs)
-    pairs_CG = mean_CG[[truth.index(pair) for pair in pairs]]
-    changes = zip(predicted_UG - mean_CG[0], pairs_CG - mean_CG[0], strict=True)
-    return float(np.mean([np.corrcoef(predicted_G, true_G)[0, 1] for predicted_G, true_G in changes]))
-
-
-def test_addition_fails_on_masking_pairs():
-    additive = additive_on_pairs(interaction_share=0.0)
-    assert additive_on_pairs(interaction_share=1.0, interaction_kinds="masking") < additive - 0.1
