@@ -46,15 +46,15 @@ from screens import (
 )
 
 from gears import Condition, PertData
-from gears.data.splits.split import Split, perturbed_in
+from gears.data.splits._split import Split, perturbed_in
 from gears.evaluation import BASELINES, DECISIVE, compare
-from gears.evaluation.fitted import settings_of
+from gears.evaluation._fitted import settings_of
 from gears.evaluation.metrics import condition_metrics, get_metric
 from gears.evaluation.truth import Truth
 from gears.evaluation.verdict import MIN_CONDITIONS
 from gears.jobs.estimators import GEARSEstimator, PriorEstimator
-from gears.priors.source import prior_of
-from gears.training.head import train_head, with_head_of
+from gears.priors._source import prior_of
+from gears.training._head import train_head, with_head_of
 from gears.training.options import TrainOptions
 
 METRICS = (*DECISIVE, "pearson_delta", "mse_top20_de", "discrimination")

@@ -65,11 +65,11 @@ class Screen:
     """Arrays of a simulated screen: cells, conditions, their nodes, moments and graphs."""
 
     def __init__(self, *, n_genes, n_singles, n_pairs, n_cells, seed=1, distinct=None):
-        from gears.graphs.annotation import GeneAnnotation
-        from gears.graphs.coexpression import coexpression_graph
-        from gears.graphs.go import go_graph
-        from gears.simulate.options import SimulationOptions
-        from gears.simulate.screen import Simulation
+        from gears.graphs._annotation import GeneAnnotation
+        from gears.graphs._coexpression import coexpression_graph
+        from gears.graphs._go import go_graph
+        from gears.simulate._options import SimulationOptions
+        from gears.simulate._screen import Simulation
 
         n_conditions = n_singles + n_pairs
         each = max(4, int(0.92 * n_cells / n_conditions))
@@ -98,8 +98,8 @@ class Screen:
         self.statistics = self._statistics()
 
     def _statistics(self):
-        from gears.data.screen.moments import condition_moments
-        from gears.data.screen.statistics import ConditionStatistics, moment_tables
+        from gears.data.screen._moments import condition_moments
+        from gears.data.screen._statistics import ConditionStatistics, moment_tables
 
         moments = condition_moments(self.cells, self.condition, len(self.conditions), control_id=0)
         return ConditionStatistics(
@@ -108,8 +108,8 @@ class Screen:
 
     def parts(self, hidden_size, **options):
         """The model without its weights."""
+        from gears.model._folder import ModelParts
         from gears.model.config import ModelConfig
-        from gears.model.folder import ModelParts
 
         return ModelParts(
             config=ModelConfig(hidden_size=hidden_size, **options),
@@ -119,7 +119,7 @@ class Screen:
 
     def tables(self, device, dtype):
         """Condition tables on a device."""
-        from gears.training.tables import ConditionTables
+        from gears.training._tables import ConditionTables
 
         statistics = self.statistics
         return ConditionTables.build(
@@ -132,7 +132,7 @@ class Screen:
 
     def pairs(self):
         """Moments over pairs of cells."""
-        from gears.training.tasks import PairTables
+        from gears.training._tasks import PairTables
 
         return PairTables(self.statistics, "smooth")
 
@@ -152,7 +152,7 @@ class Screen:
 
     def condition_loader(self, per_step=32, **workers):
         """Batches of training conditions; `workers` are rank and world size."""
-        from gears.training.batches import ConditionLoader
+        from gears.training._batches import ConditionLoader
 
         ids = np.setdiff1d(np.arange(len(self.conditions)), self.held_out())
         return ConditionLoader(ids, per_step, seed=1, **workers)
@@ -169,8 +169,8 @@ class HeldOut:
         self.n_conditions = len(self.rows)
 
     def __call__(self, network, reducer):
-        from gears.prediction.stream import predict_changes
-        from gears.training.workers import unwrap
+        from gears.prediction._stream import predict_changes
+        from gears.training._workers import unwrap
 
         screen = self.screen
         nodes = [screen.condition_nodes[row] for row in self.rows]
@@ -239,8 +239,8 @@ def train(
     """
     import torch
 
+    from gears.training._run import Run
     from gears.training.options import TrainOptions
-    from gears.training.run import Run
 
     parts = screen.parts(hidden, **(model or {}))
     epochs = options.pop("epochs", 1)

@@ -58,7 +58,7 @@ print("losses", *losses(train(Screen(**SIZES["small"]), 16, sys.argv[3], "moment
 
 def gradients(table, setting):
     """Gradients of all weights after one forward and backward in float64, by several blocks of genes."""
-    from gears.model.blockwise import BLOCK_ROWS, OTHER_BLOCK_ROWS
+    from gears.model._blockwise import BLOCK_ROWS, OTHER_BLOCK_ROWS
 
     screen = setting.screen
     n_conditions = min(64, len(screen.conditions))
@@ -77,9 +77,9 @@ def _gradient(screen, device, ids, reducer=None, hidden=16):
 
     With a `reducer` of two workers the second has none of the conditions, and the gradient is half as large.
     """
-    from gears.model.division import Division
-    from gears.training.batches import moved
-    from gears.training.workers import SharedGradients
+    from gears.model._division import Division
+    from gears.training._batches import moved
+    from gears.training._workers import SharedGradients
 
     device = torch.device(device)
     network = screen.parts(hidden).network(seed=1).to(device, torch.float64).train()
@@ -121,7 +121,7 @@ def option(table, setting, name):
 
 def binding(table, setting):
     """`gpu_ids` counts the visible devices, and the worker's tensors are on the one chosen."""
-    from gears.distributed.devices import plan_devices
+    from gears.distributed._devices import plan_devices
 
     setting.need_gpu()
     last = torch.cuda.device_count() - 1
@@ -140,7 +140,7 @@ def binding(table, setting):
 def two_workers(table, setting):
     """Two processes on one device, whose tensors gloo carries, against one process."""
     need("cloudpickle")
-    from gears.distributed.launch import launch
+    from gears.distributed._launch import launch
 
     place = "cuda:0" if setting.device == "cuda" else "cpu"
     expected = losses(train(setting.small, 16, place, "moments", **FLOAT64, epochs=2))
@@ -164,9 +164,9 @@ def group(table, setting):
     """The collectives of the device's backend, in a process group of one."""
     import torch.distributed as dist
 
-    from gears.distributed.devices import choose_backend
-    from gears.distributed.group import cleanup_ddp, join_group
-    from gears.distributed.world import World
+    from gears.distributed._devices import choose_backend
+    from gears.distributed._group import cleanup_ddp, join_group
+    from gears.distributed._world import World
 
     backend = choose_backend(setting.device)
     place = torch.device("cuda", 0) if setting.device == "cuda" else torch.device(setting.device)
@@ -190,7 +190,7 @@ def group(table, setting):
 
 def beside_an_idle_one():
     """Reducer of a group of one that acts as rank 0 of two: all collectives are done, the other has no condition."""
-    from gears.distributed.world import GroupReducer
+    from gears.distributed._world import GroupReducer
 
     class BesideAnIdleOne(GroupReducer):
         def __init__(self):

@@ -29,7 +29,7 @@ from gears import GEARS, Condition, PertData
 from gears.data.splits import Split
 from gears.design import suggest
 from gears.plotting import image_bytes
-from gears.plotting.curves import replay_curve
+from gears.plotting._curves import replay_curve
 from gears.simulate import Truth
 
 AIMS = ("random", "information", "most connected", "largest effect")

@@ -25,13 +25,13 @@ from measuring import Result, table
 from screens import KINDS, folds_of, screens
 
 from gears import GEARS, Condition, PertData
-from gears.data.splits.split import perturbed_in
+from gears.data.splits._split import perturbed_in
 from gears.design import interactions_table
+from gears.design._interactions import MARGIN
 from gears.design.hits import Scorer, TrueChanges
-from gears.design.interactions import MARGIN
 from gears.design.reverse import similarity
 from gears.plotting import image_bytes, new_figure
-from gears.plotting.curves import rate_calibration
+from gears.plotting._curves import rate_calibration
 from gears.prediction.predictions import Predictions
 from gears.simulate import Truth
 

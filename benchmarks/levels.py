@@ -27,10 +27,10 @@ from scipy.stats import ttest_ind_from_stats
 from screens import COMBINED, KINDS, from_singles, screens
 
 from gears import GEARS, Condition, PertData
-from gears.data.screen.statistics import variance_within
+from gears.data.screen._statistics import variance_within
 from gears.design import hits, power, reverse, suggest
+from gears.design._interactions import NEUTRAL
 from gears.design.hits import Z_90
-from gears.design.interactions import NEUTRAL
 from gears.design.power import EXACT_BELOW
 from gears.evaluation.interactions import ADDITIVE, SUPPRESSION, SYNERGY, UNDETERMINED, predicted_interactions
 from gears.simulate import Truth

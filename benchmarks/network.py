@@ -30,11 +30,11 @@ from screens import COMMON, KINDS, SIMULATED, Screen, folds_of, screens
 from screens import SMALL as SMALL_SCREEN
 
 from gears import GEARS, PertData
-from gears.data.splits.split import perturbed_in
+from gears.data.splits._split import perturbed_in
 from gears.evaluation import DECISIVE
-from gears.prediction.stream import predict_changes
+from gears.prediction._stream import predict_changes
 from gears.simulate import simulated_screen
-from gears.training.network_weight import WEIGHTS
+from gears.training._network_weight import WEIGHTS
 
 HIDDEN = 32
 SMALL = COMMON | {"n_genes": 150, "cells_per_condition": 50}

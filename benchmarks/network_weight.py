@@ -8,7 +8,7 @@ hold on the validation conditions. Every weight above 0 is a false one.
 
 ``network_rules``: on each fold the network is trained once; every rule then gives it a weight from what it may look at.
 
-- signs: what `train()` does (:mod:`gears.training.network_weight`);
+- signs: what `train()` does (:mod:`gears.training._network_weight`);
 - interval: best epoch and weight where the 95 % bootstrap interval of the paired gain is above 0;
 - shrunk: the best weight times 1 - (standard error / gain)^2, at least 0;
 - cross-fitted: least-squares coefficient of the training residuals on out-of-fold predictions of networks trained
@@ -30,20 +30,20 @@ from measuring import Result, table
 from screens import COMMON, KINDS, SIMULATED, Screen, folds_of, interval, resampled_means, screens
 
 from gears import GEARS, PertData
-from gears.data.splits.split import perturbed_in
+from gears.data.splits._split import perturbed_in
 from gears.evaluation.metrics import condition_metrics
 from gears.evaluation.truth import Truth
 from gears.model.network import begin_at_zero
-from gears.prediction.stream import predict_changes
-from gears.priors.source import prior_of, prior_rows
+from gears.prediction._stream import predict_changes
+from gears.priors._source import prior_of, prior_rows
 from gears.simulate import simulated_screen
-from gears.training.batches import ConditionLoader
-from gears.training.network_weight import WEIGHTS, choose_network_weight
+from gears.training._batches import ConditionLoader
+from gears.training._network_weight import WEIGHTS, choose_network_weight
+from gears.training._run import Run, RunResult
+from gears.training._tables import condition_tables
+from gears.training._tasks import pair_tables
+from gears.training._validation import validation_of
 from gears.training.options import MONITOR, TrainOptions
-from gears.training.run import Run, RunResult
-from gears.training.tables import condition_tables
-from gears.training.tasks import pair_tables
-from gears.training.validation import validation_of
 
 METRICS = ("pearson_delta", "mse_top20_de")
 RULES = ("signs", "interval", "shrunk", "cross-fitted")

@@ -55,8 +55,8 @@ def split(parts, batch_size):
 
 def go_graph(genes, annotation, round):
     """Graph of a list of annotated genes, the annotation read again."""
-    from gears.graphs import annotation as room
-    from gears.graphs.go import go_graph as build
+    from gears.graphs import _annotation as room
+    from gears.graphs._go import go_graph as build
 
     genes = json.loads(Path(genes).read_text())
     room._human.cache_clear()
@@ -69,7 +69,7 @@ def coexpression(round):
     """Graph over the training cells."""
     import numpy as np
 
-    from gears.graphs.coexpression import coexpression_graph
+    from gears.graphs._coexpression import coexpression_graph
 
     data = HELD["data"]
     with Measurement() as block:
@@ -95,8 +95,8 @@ def _engine(model):
     import torch
 
     from gears.training import TrainingEngine
-    from gears.training.tables import condition_tables
-    from gears.training.tasks import CellsTask
+    from gears.training._tables import condition_tables
+    from gears.training._tasks import CellsTask
 
     device = torch.device("cpu")
     engine = TrainingEngine(model.model, device, clip_value=1.0)
@@ -122,8 +122,8 @@ def step(n):
 
 def epoch():
     """An epoch of `train(objective="cells")`: steps over the training cells, scores of the validation part."""
-    from gears.distributed.world import IDENTITY
-    from gears.training.validation import validation_of
+    from gears.distributed._world import IDENTITY
+    from gears.training._validation import validation_of
 
     model = HELD["model"]
     run = _engine(model)
@@ -146,7 +146,7 @@ class _Marks(logging.Handler):
         error = getattr(record, "scores", {}).get("val_mse_top20_de")
         if error is not None:
             self.prior = [{"epoch": 0, "cpu_s": cpu_seconds(), "mse_top20_de": error}]
-        elif record.name == "gears.training.run" and record.getMessage().startswith("epoch"):
+        elif record.name == "gears.training._run" and record.getMessage().startswith("epoch"):
             self.cpu.append(cpu_seconds())
 
 

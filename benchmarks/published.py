@@ -22,7 +22,7 @@ from measuring import Result, table
 from screens import simulation
 
 from gears import PertData
-from gears.data.reading.download import PUBLISHED_FILES
+from gears.data.reading._download import PUBLISHED_FILES
 from gears.simulate import simulated_screen
 from gears.train_distributed import train_multi_gpu
 

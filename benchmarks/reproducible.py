@@ -32,10 +32,10 @@ import torch
 from measuring import Result, table
 
 from gears import GEARS, PertData
-from gears.core.messages import count
-from gears.distributed import launch
+from gears.core._messages import count
+from gears.distributed import _launch as launch
 from gears.simulate import simulated_screen
-from gears.training.workers import plain_state
+from gears.training._workers import plain_state
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCH = 24

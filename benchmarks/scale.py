@@ -177,7 +177,7 @@ def prior(folder):
     start = cpu_seconds()
     import scipy.optimize  # noqa: F401  (a package of the fit; imports are a line of their own)
 
-    from gears.priors.source import fit_to
+    from gears.priors._source import fit_to
 
     told["import_s"] += cpu_seconds() - start
     conditions = [condition for condition in data.split.conditions("train") if not condition.is_control]

@@ -13,9 +13,9 @@ import anndata
 import numpy as np
 
 from gears import PertData
-from gears.data.screen.prepared import PreparedScreen
+from gears.data.screen._prepared import PreparedScreen
+from gears.data.splits._split import Split
 from gears.data.splits.folds import folds
-from gears.data.splits.split import Split
 from gears.simulate import Truth, simulated_screen
 
 COMMON = {

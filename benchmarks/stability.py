@@ -23,10 +23,10 @@ from measuring import Result, table
 from screens import Screen, interval, resampled_means
 
 from gears import GEARS, PertData
-from gears.data.splits.split import perturbed_in
-from gears.model.shared_head import SharedHead
+from gears.data.splits._split import perturbed_in
+from gears.model._shared_head import SharedHead
 from gears.simulate import simulated_screen
-from gears.training import head
+from gears.training import _head as head
 
 NUDGE = 1e-7
 SETTINGS: dict[str, dict[str, Any]] = {

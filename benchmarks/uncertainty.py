@@ -22,12 +22,12 @@ from scipy.stats import spearmanr
 from screens import KINDS, REAL, Screen, folds_of, interval, resampled_means, screens
 
 from gears import GEARS, PertData
-from gears.data.screen.statistics import variance_within
-from gears.data.splits.split import perturbed_in, subgroup_names
+from gears.data.screen._statistics import variance_within
+from gears.data.splits._split import perturbed_in, subgroup_names
 from gears.evaluation.uncertainty import calibration_by_condition
 from gears.plotting import image_bytes
-from gears.plotting.style import new_figure
-from gears.priors.source import prior_of
+from gears.plotting._style import new_figure
+from gears.priors._source import prior_of
 from gears.simulate import Truth
 
 NORMAL_90 = 1.6449

@@ -109,7 +109,7 @@ def published_python(root, torch_pin):
 
 def write_inputs(folder, size, seed):
     """The screen, the annotation as a pickle, the genes of the GO graph, the pairs to predict."""
-    from gears.graphs.annotation import GeneAnnotation
+    from gears.graphs._annotation import GeneAnnotation
     from gears.simulate import simulated_screen
 
     annotation = GeneAnnotation.human()

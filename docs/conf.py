@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
-from gears.core.installation import __version__
+from gears.core._installation import __version__
 
 project = "gears"
 author = "the gears developers"

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from gears import GEARS, PertData, simulated_screen
-from gears.core.numbers import unit_rows
-from gears.graphs.go import jaccard
-from gears.graphs.knowledge import KNOWLEDGE, knowledge_similarity
-from gears.graphs.profiles import control_profiles
+from gears.core._numbers import unit_rows
+from gears.graphs._go import jaccard
+from gears.graphs._knowledge import KNOWLEDGE, knowledge_similarity
+from gears.graphs._profiles import control_profiles
 from gears.plotting import new_figure, save_figure
-from gears.plotting.style import BLUE
+from gears.plotting._style import BLUE
 
 STATIC = Path(__file__).parent / "_static"
 N_GROUPS, OF_GROUP = 4, 3

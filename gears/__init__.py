@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gears.core.installation import __version__, check_for_cell_gears
-from gears.core.lazy import lazy_names
+from gears.core._installation import __version__, check_for_cell_gears
+from gears.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from gears import pl
     from gears.conditions import Condition
     from gears.gears import GEARS
+    from gears.jobs._job import train_multi_gpu
     from gears.jobs.ensemble import Ensemble, train_many
-    from gears.jobs.job import train_multi_gpu
     from gears.pertdata import PertData
     from gears.perturbation_model import PerturbationModel
-    from gears.simulate.screen import simulated_screen
+    from gears.simulate._screen import simulated_screen
 
 __all__ = [
     "GEARS",

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gears.core.messages import brief
+from gears.core._messages import brief
 
 CONTROL_LABEL = "ctrl"
 SEPARATOR = "+"

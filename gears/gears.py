@@ -13,21 +13,20 @@ from typing import TYPE_CHECKING, Any, Self
 import pandas as pd
 import torch
 
-from gears.cell_gears.folders import is_published, read_published_of
-from gears.cell_gears.moved import ELSEWHERE, GONE
-from gears.cell_gears.names import PublishedNames
+from gears.cell_gears._folders import is_published, read_published_of
+from gears.cell_gears._moved import ELSEWHERE, GONE
+from gears.cell_gears._names import PublishedNames
 from gears.conditions import Condition
-from gears.core.html import Shown
-from gears.core.lazy import lazy_names
-from gears.core.options import takes
-from gears.distributed.devices import DeviceLike
-from gears.distributed.gpus import GpuIds
-from gears.distributed.log import shown
-from gears.distributed.torchrun import joined
-from gears.distributed.world import World, current_world, is_running, model_device
+from gears.core._html import Shown
+from gears.core._lazy import lazy_names
+from gears.core._options import takes
+from gears.distributed._devices import DeviceLike
+from gears.distributed._gpus import GpuIds
+from gears.distributed._log import shown
+from gears.distributed._torchrun import joined
+from gears.distributed._world import World, current_world, is_running, model_device
 from gears.evaluation.verdict import short_table
-from gears.model.config import CustomGraphs, ModelConfig, ModelOptions
-from gears.model.folder import (
+from gears.model._folder import (
     ModelParts,
     build_parts,
     check_names,
@@ -37,16 +36,17 @@ from gears.model.folder import (
     load_weights,
     save_model,
 )
+from gears.model.config import CustomGraphs, ModelConfig, ModelOptions
 from gears.model.network import GEARSNetwork
-from gears.prediction import stream
+from gears.prediction import _stream as stream
 from gears.prediction.predictions import Predictions, requested_conditions
 from gears.report.of_model import EvaluateCall, evaluate_model
-from gears.training.fitting import Fit, Seconds
-from gears.training.loggers import check_loggers, tracked
+from gears.training._fitting import Fit, Seconds
+from gears.training._loggers import check_loggers, tracked
+from gears.training._results import TrainResult
+from gears.training._run_folder import reserved
+from gears.training._workers import unwrap
 from gears.training.options import TrainCall, TrainOptions
-from gears.training.results import TrainResult
-from gears.training.run_folder import reserved
-from gears.training.workers import unwrap
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData

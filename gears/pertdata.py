@@ -12,29 +12,29 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, Condition, split_label
-from gears.core.html import Shown
-from gears.core.lazy import Gone
-from gears.core.messages import count
-from gears.core.options import Options, anything, option, options, switch, takes
-from gears.data.checks.options import ProcessingOptions
+from gears.core._html import Shown
+from gears.core._lazy import Gone
+from gears.core._messages import count
+from gears.core._options import Options, anything, option, options, switch, takes
+from gears.data.checks._options import ProcessingOptions
+from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen.prepare import LoadCall, folder_name, make_data_path, obtain_screen, prepare_screen
-from gears.data.screen.prepared import PreparedScreen
-from gears.data.splits.controls import part_screens
-from gears.data.splits.make import prepare_split
-from gears.data.splits.registry import SplitOptions
-from gears.data.splits.split import Split
-from gears.distributed.log import shown
-from gears.files.paths import FolderPath, named, need_files, user_path
-from gears.graphs.annotation import annotation_from
-from gears.graphs.nodes import PerturbationNodes, graph_genes, read_gene_set, with_annotated_genes
+from gears.data.splits._controls import part_screens
+from gears.data.splits._make import prepare_split
+from gears.data.splits._registry import SplitOptions
+from gears.data.splits._split import Split
+from gears.distributed._log import shown
+from gears.files._paths import FolderPath, named, need_files, user_path
+from gears.graphs._annotation import annotation_from
+from gears.graphs._nodes import PerturbationNodes, graph_genes, read_gene_set, with_annotated_genes
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
-    from gears.data.checks.report import ScreenReport
-    from gears.data.loaders import CellLoader
-    from gears.data.published import CellGraphs
-    from gears.graphs.annotation import GeneAnnotation
+    from gears.data._loaders import CellLoader
+    from gears.data._published import CellGraphs
+    from gears.data.checks._report import ScreenReport
+    from gears.graphs._annotation import GeneAnnotation
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +167,7 @@ class PertData(Shown):
     def adata(self) -> AnnData:
         """Cells and annotations in the published layout, ``uns`` lists included."""
         if self._adata is None:
-            from gears.data.published import published_adata
+            from gears.data._published import published_adata
 
             self._adata = published_adata(self.whole_screen)
         return self._adata
@@ -182,8 +182,8 @@ class PertData(Shown):
     @property
     def dataset_processed(self) -> CellGraphs:
         """Label -> its cells, each paired with a control cell, as torch-geometric objects, created on access."""
-        from gears.data.loaders import CellDataset
-        from gears.data.published import CellGraphs
+        from gears.data._loaders import CellDataset
+        from gears.data._published import CellGraphs
 
         rows = np.arange(len(self.screen.cells))
         return CellGraphs(CellDataset(self.screen, rows, self._label_nodes, self.seed or 0))
@@ -214,7 +214,7 @@ class PertData(Shown):
 
     def summary(self) -> ScreenReport:
         """Report on the screen: its content, how it was read, and what was excluded and why."""
-        from gears.data.checks.report import summarise
+        from gears.data.checks._report import summarise
 
         parts = None if self.split is None else self.split.parts
         return summarise(self.screen, is_gene=self.annotation.resolve, parts=parts)
@@ -281,7 +281,7 @@ class PertData(Shown):
         adata
             The screen; not modified.
         style
-            "auto", or a style of :mod:`gears.data.checks.styles`.
+            "auto", or a style of :mod:`gears.data.checks._styles`.
         data_path, dataset_name
             Folder of prepared screens, and name of this one.
         gene2go, obo, default_pert_graph, drop_unmapped
@@ -439,7 +439,7 @@ class PertData(Shown):
         ValueError
             If no split was prepared, or the training cells do not fill one batch of all workers.
         """
-        from gears.data.loaders import LoaderSettings, make_loaders
+        from gears.data._loaders import LoaderSettings, make_loaders
 
         if self.split is None or self.set2conditions is None:
             msg = "no split yet; call prepare_split(...) before the loaders are made"

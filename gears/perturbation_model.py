@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
     from gears.prediction.predictions import Predictions
-    from gears.training.results import TrainResult
+    from gears.training._results import TrainResult
 
 
 class PerturbationModel:

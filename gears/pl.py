@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gears import plotting
-from gears.plotting.style import deliver, figure_of, in_notebook
+from gears.plotting._style import deliver, figure_of, in_notebook
 
 _OPTIONS = {"show": None, "save": None, "return_fig": False}
 

@@ -7,10 +7,10 @@ at the same global batch, up to rounding (bit for bit with ``reproducible=True``
 
 from __future__ import annotations
 
-from gears.distributed.group import cleanup_ddp, setup_ddp, setup_ddp_multi_node, setup_distributed
-from gears.jobs.job import train_ddp_worker, train_multi_gpu
+from gears.distributed._group import cleanup_ddp, setup_ddp, setup_ddp_multi_node, setup_distributed
+from gears.jobs._job import train_ddp_worker, train_multi_gpu
+from gears.training._trainer import TrainingEngine
 from gears.training.any_model import distributed_train_worker, launch_distributed_training
-from gears.training.trainer import TrainingEngine
 
 __all__ = [
     "TrainingEngine",

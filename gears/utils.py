@@ -3,7 +3,7 @@
 Those that do not exist any more raise an ImportError with their replacement.
 """
 
-from gears.cell_gears.helpers import (
+from gears.cell_gears._helpers import (
     dataverse_download,
     filter_pert_in_go,
     get_genes_from_perts,
@@ -17,11 +17,11 @@ from gears.cell_gears.helpers import (
     pert_flags,
     print_sys,
 )
-from gears.cell_gears.losses import loss_fct, uncertainty_loss_fct
-from gears.cell_gears.moved import GONE
-from gears.cell_gears.networks import GeneSimNetwork, get_similarity_network
-from gears.core.lazy import lazy_names
-from gears.data.published import create_cell_graph_dataset_for_prediction
+from gears.cell_gears._losses import loss_fct, uncertainty_loss_fct
+from gears.cell_gears._moved import GONE
+from gears.cell_gears._networks import GeneSimNetwork, get_similarity_network
+from gears.core._lazy import lazy_names
+from gears.data._published import create_cell_graph_dataset_for_prediction
 
 __all__ = [
     "GeneSimNetwork",

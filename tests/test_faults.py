@@ -8,8 +8,8 @@ import textwrap
 import numpy as np
 import pytest
 
+from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen.prepare import folder_name, prepare_screen
-from gears.data.screen.prepared import PreparedScreen
 from gears.gears import GEARS
 from gears.pertdata import PertData
 

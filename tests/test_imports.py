@@ -11,16 +11,16 @@ import pytest
 
 import gears
 from gears import PertData
-from gears.core.installation import check_for_cell_gears
-from gears.distributed import launch
-from gears.jobs.job import TrainingJob, train_ddp_worker
+from gears.core._installation import check_for_cell_gears
+from gears.distributed import _launch as launch
+from gears.jobs._job import TrainingJob, train_ddp_worker
 
 OF_ONE_FEATURE = {"scanpy", "jinja2", "pooch", "matplotlib", "torch_geometric", "networkx"}
 
 
 def test_packages_of_one_feature_are_imported_where_they_are_used(tmp_path):
     check = (
-        "import sys, gears.jobs.job\n"
+        "import sys, gears.jobs._job\n"
         "from gears import GEARS, PertData\n"
         f"heavy = {OF_ONE_FEATURE!r} & set(sys.modules)\n"
         "sys.exit(f'imported {sorted(heavy)}' if heavy else 0)"

@@ -43,7 +43,7 @@ LONG: set[str] = set()
 
 
 def dotted_path(node: ast.expr) -> str:
-    """A name with attributes, such as ``gears.data.loaders``; empty for any other expression."""
+    """A name with attributes, such as ``gears.data._loaders``; empty for any other expression."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and (path := dotted_path(node.value)):
@@ -83,7 +83,7 @@ class Layout:
         return self.paths[module].name == "__init__.py"
 
     def module_of(self, dotted: str) -> str | None:
-        """The module that a dotted path such as ``gears.data.loaders`` names, if it is one."""
+        """The module that a dotted path such as ``gears.data._loaders`` names, if it is one."""
         name = "__init__" if dotted == "gears" else dotted.removeprefix("gears.")
         return name if name in self.paths else None
 
@@ -258,7 +258,7 @@ def test_only_the_command_imports_what_to_do_next(layout):
     users = {
         module for module, targets in layout.imports.items() if any(_in_design(name) for name in targets)
     }
-    assert {module for module in users if not _in_design(module)} == {"cli.design"}
+    assert {module for module in users if not _in_design(module)} == {"cli._design"}
 
 
 def _in_design(module: str) -> bool:
@@ -267,7 +267,7 @@ def _in_design(module: str) -> bool:
 
 def test_metrics_are_computed_in_the_evaluation_only(layout):
     """Training and the prior choose by :mod:`gears.evaluation.metrics`, not by formulas of their own."""
-    users = {module for module, targets in layout.imports.items() if "evaluation.rows" in targets}
+    users = {module for module, targets in layout.imports.items() if "evaluation._rows" in targets}
     assert {module.split(".")[0] for module in users} == {"evaluation", "plotting", "cell_gears"}
 
 
@@ -284,23 +284,23 @@ def test_beside_the_rooms_there_are_doors_only(layout):
 
 def test_a_circle_through_an_init_is_seen(layout, copied):
     planted = "def planted():\n    import gears\n\n    gears.PertData"  # a lazy table, inside a function
-    file = copied / "core" / "messages.py"
-    assert "core.messages" not in layout.on_circles()
+    file = copied / "core" / "_messages.py"
+    assert "core._messages" not in layout.on_circles()
     file.write_text(f"{file.read_text()}\n\n{planted}\n")
-    after = Layout(copied, {name: tree for name, tree in layout._seen.items() if name != "core.messages"})
-    assert "core.messages" in after.on_circles()
+    after = Layout(copied, {name: tree for name, tree in layout._seen.items() if name != "core._messages"})
+    assert "core._messages" in after.on_circles()
     assert {module for module, _ in after.against_the_order() - layout.against_the_order()} == {
-        "core.messages"
+        "core._messages"
     }
 
 
 def test_imports_for_annotations_may_go_against_the_order_but_make_no_circle(layout, copied):
-    file = copied / "core" / "messages.py"
+    file = copied / "core" / "_messages.py"
     planted = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from gears.pertdata import PertData"
     file.write_text(f"{file.read_text()}\n\n{planted}\n")
-    after = Layout(copied, {name: tree for name, tree in layout._seen.items() if name != "core.messages"})
+    after = Layout(copied, {name: tree for name, tree in layout._seen.items() if name != "core._messages"})
     assert after.against_the_order() == layout.against_the_order()
-    assert {"core.messages", "pertdata"} <= after.on_circles()
+    assert {"core._messages", "pertdata"} <= after.on_circles()
 
 
 if __name__ == "__main__":

@@ -14,12 +14,12 @@ from anndata import AnnData
 from gears import GEARS, PertData
 from gears.cli.main import main
 from gears.data.splits import Split
-from gears.files.atomic import only_writer
-from gears.files.tensors import read_tensors
-from gears.model.folder import is_model
+from gears.files._atomic import only_writer
+from gears.files._tensors import read_tensors
+from gears.model._folder import is_model
 from gears.report import write_report
 from gears.simulate import simulate_to_h5ad
-from gears.training.loggers import LOGGERS, LoggerSetup, Record, register
+from gears.training._loggers import LOGGERS, LoggerSetup, Record, register
 
 RUN = {"epochs": 2, "prior": None, "evaluate_test": False, "verbose": False}
 MINE = b"a file of the user"
@@ -231,7 +231,7 @@ HOLDER = """
 import sys
 from pathlib import Path
 from gears.data.splits import Split
-from gears.files.atomic import only_writer
+from gears.files._atomic import only_writer
 with only_writer(Path(sys.argv[1]), "in use"):
     print("held", flush=True)
     sys.stdin.read()

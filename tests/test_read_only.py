@@ -9,7 +9,7 @@ import pytest
 from driving import closed
 
 from gears import GEARS, PertData
-from gears.files.cache import cached_arrays
+from gears.files._cache import cached_arrays
 
 
 @pytest.fixture

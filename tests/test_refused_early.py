@@ -13,15 +13,15 @@ import torch
 
 from gears import GEARS, PertData, train_multi_gpu
 from gears.cli import main as command
-from gears.core.numbers import plain_number
-from gears.data.checks.options import ProcessingOptions
+from gears.core._numbers import plain_number
+from gears.data.checks._options import ProcessingOptions
 from gears.distributed import check_timeout, find_device, plan_devices
-from gears.distributed.gpus import resolve_gpu_ids
+from gears.distributed._gpus import resolve_gpu_ids
+from gears.files._paths import user_path
 from gears.files.formats import write_json
-from gears.files.paths import user_path
-from gears.jobs.job import TrainingJob
+from gears.jobs._job import TrainingJob
+from gears.model._folder import check_save_path
 from gears.model.config import ModelConfig
-from gears.model.folder import check_save_path
 from gears.train_distributed import launch_distributed_training
 
 SPLIT = {"split": "simulation", "seed": 1}

@@ -11,7 +11,7 @@ from anndata import AnnData
 from gears import GEARS, PertData
 from gears.cli.main import main
 from gears.evaluation import BASELINES, compare, make_baseline
-from gears.graphs.embeddings import GeneEmbedding
+from gears.graphs._embeddings import GeneEmbedding
 from gears.jobs import Ensemble, PriorEstimator
 from gears.jobs.estimators import load_with_screen
 
@@ -106,7 +106,7 @@ def test_scores_compare_what_is_predicted(model):
 def test_validation_scores_the_prior_as_it_predicts(pert_data):
     """The monitored score of the prior alone is that of its predictions below 0 as well."""
     from gears.evaluation.metrics import condition_metrics
-    from gears.training.validation import validation_of
+    from gears.training._validation import validation_of
 
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=4)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from gears import GEARS, PertData, simulated_screen
-from gears.core.html import html_of
-from gears.core.options import Options
-from gears.data.checks.options import ProcessingOptions
+from gears.core._html import html_of
+from gears.core._options import Options
+from gears.data.checks._options import ProcessingOptions
 from gears.data.splits import check_split
-from gears.data.splits.registry import SplitOptions
+from gears.data.splits._registry import SplitOptions
 from gears.evaluation import compare
-from gears.evaluation.scoring import N_SPLIT_HALF, ScoreOptions
-from gears.jobs.job import TrainingJob
+from gears.evaluation._scoring import N_SPLIT_HALF, ScoreOptions
+from gears.jobs._job import TrainingJob
 from gears.model.config import ModelConfig
 from gears.pertdata import PertDataOptions
 from gears.training.options import TrainOptions

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gears.files.atomic import write_atomically
-from gears.graphs.annotation import GeneAnnotation
+from gears.files._atomic import write_atomically
+from gears.graphs._annotation import GeneAnnotation
 
 OUTPUT = Path(__file__).resolve().parents[1] / "gears" / "resources"
 NO_DATA = "ND"  # evidence code of "no biological data available": says nothing about the gene

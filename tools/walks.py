@@ -31,7 +31,7 @@ mpl.use("Agg")
 import gears as package
 from gears import GEARS, PertData, train_multi_gpu
 from gears.simulate import simulated_screen
-from gears.training.tasks import MomentsTask
+from gears.training._tasks import MomentsTask
 
 ROOT = Path(package.__file__).parent
 
@@ -64,7 +64,7 @@ def frames_to_loss(train: Callable[[], object]) -> list[str]:
         if not frames:
             stack = [(Path(frame.filename), frame.name) for frame in traceback.extract_stack()]
             within = [f"{path.relative_to(ROOT)}:{name}" for path, name in stack if path.is_relative_to(ROOT)]
-            frames.extend([*within[within.index("gears.py:train") :], "training/tasks.py:loss"])
+            frames.extend([*within[within.index("gears.py:train") :], "training/_tasks.py:loss"])
         return loss(*arguments, **named)
 
     MomentsTask.loss = noted  # type: ignore[method-assign]

@@ -6,8 +6,8 @@ import argparse
 import importlib
 from typing import Any
 
-from gears.cli.parser import CommandParser, show
-from gears.core.messages import unknown_name
+from gears.cli._parser import CommandParser, show
+from gears.core._messages import unknown_name
 
 EPILOG = """examples:
   gears completion bash > ~/.local/share/bash-completion/completions/gears

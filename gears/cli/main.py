@@ -12,8 +12,8 @@ import re
 import sys
 from collections.abc import Sequence
 
-from gears.core.installation import __version__
-from gears.core.messages import unknown_name
+from gears.core._installation import __version__
+from gears.core._messages import unknown_name
 
 BAD_INPUT, FAILURE, INTERRUPTED = 2, 1, 130
 
@@ -65,9 +65,9 @@ Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted.
 
 HOMES = {
     **{name: f"gears.cli.{name}" for name in COMMANDS},
-    **dict.fromkeys(("inspect", "prepare"), "gears.cli.screens"),
-    **dict.fromkeys(("compare", "report"), "gears.cli.evaluate"),
-    **dict.fromkeys(("suggest", "hits", "reverse", "power"), "gears.cli.design"),
+    **dict.fromkeys(("inspect", "prepare"), "gears.cli._screens"),
+    **dict.fromkeys(("compare", "report"), "gears.cli._evaluate"),
+    **dict.fromkeys(("suggest", "hits", "reverse", "power"), "gears.cli._design"),
 }
 """Module of each command; its function is `run_<command>`."""
 
@@ -107,7 +107,7 @@ def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
             raise
         message, code = plain_message(error), exit_code(error)
         if code == BAD_INPUT:  # arguments in messages about the user's input become options
-            from gears.cli.parser import as_options
+            from gears.cli._parser import as_options
 
             message = as_options(message)
         return _print_error(f"gears {name}", message, code)
@@ -123,7 +123,7 @@ def exit_code(error: Exception) -> int:
 
 def plain_message(error: Exception) -> str:
     """The message of an error in one line, a list in a line for each; ``--traceback`` alone shows where it arose."""
-    from gears.core.installation import torch_problem
+    from gears.core._installation import torch_problem
 
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     head, _, more = text.partition("\n\nOriginal traceback")

@@ -3,11 +3,11 @@
 Every function returns a DataFrame. Probabilities are those of the model alone.
 """
 
+from gears.design._interactions import interactions_table
 from gears.design.hits import hits
-from gears.design.interactions import interactions_table
 from gears.design.power import power
 from gears.design.reverse import change_between, reverse
 from gears.design.suggest import suggest
-from gears.prediction.stream import all_pairs
+from gears.prediction._stream import all_pairs
 
 __all__ = ["all_pairs", "change_between", "hits", "interactions_table", "power", "reverse", "suggest"]

@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 from scipy.special import nctdtrinc, ndtri, stdtrit
 
-from gears.core.messages import brief
-from gears.core.numbers import is_number, plain_number, whole_number
-from gears.data.screen.prepared import PreparedScreen
-from gears.data.screen.statistics import variance_within
+from gears.core._messages import brief
+from gears.core._numbers import is_number, plain_number, whole_number
+from gears.data.screen._prepared import PreparedScreen
+from gears.data.screen._statistics import variance_within
 
 EXACT_BELOW = 15
 """Cells of a condition below which the t distribution replaces its normal limit."""

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from gears.core.messages import shorten, unknown_name
-from gears.core.numbers import whole_number
-from gears.design.candidates import (
+from gears.core._messages import shorten, unknown_name
+from gears.core._numbers import whole_number
+from gears.design._candidates import (
     Entries,
     Model,
     need_sd,

@@ -30,9 +30,9 @@ import pandas as pd
 from scipy import sparse
 
 from gears.conditions import Condition
-from gears.core.messages import brief, check_unique, shorten, unknown_name
-from gears.core.numbers import is_number, plain_number, whole_number
-from gears.design.candidates import (
+from gears.core._messages import brief, check_unique, shorten, unknown_name
+from gears.core._numbers import is_number, plain_number, whole_number
+from gears.design._candidates import (
     Candidates,
     Entries,
     Model,
@@ -44,13 +44,13 @@ from gears.design.candidates import (
     read_candidates,
     with_excluded,
 )
+from gears.design._interactions import departures, trained_pairs
 from gears.design.hits import Readout, Scorer, probabilities
-from gears.design.interactions import departures, trained_pairs
 from gears.jobs.ensemble import Ensemble
-from gears.model.folder import ModelParts
+from gears.model._folder import ModelParts
+from gears.priors._kernels import singles_in
+from gears.priors._uncertainty import Uncertainty
 from gears.priors.joint import JointCovariance
-from gears.priors.kernels import singles_in
-from gears.priors.uncertainty import Uncertainty
 
 logger = logging.getLogger(__name__)
 

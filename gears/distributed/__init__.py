@@ -1,16 +1,16 @@
 """Processes: choosing devices, starting workers, process groups and sums over workers. Knows no biology."""
 
-from gears.core.installation import torch_problem
+from gears.core._installation import torch_problem
 
 if torch_problem() is None:  # else `gears doctor` says why
-    from gears.distributed.devices import (
+    from gears.distributed._devices import (
         DevicePlan,
         choose_backend,
         choose_devices,
         find_device,
         plan_devices,
     )
-    from gears.distributed.group import (
+    from gears.distributed._group import (
         check_timeout,
         cleanup_ddp,
         join_group,
@@ -19,7 +19,7 @@ if torch_problem() is None:  # else `gears doctor` says why
         setup_ddp_multi_node,
         setup_distributed,
     )
-    from gears.distributed.launch import (
+    from gears.distributed._launch import (
         Outcome,
         WorkerError,
         check_not_daemonic,
@@ -27,7 +27,7 @@ if torch_problem() is None:  # else `gears doctor` says why
         launch,
         launch_many,
     )
-    from gears.distributed.world import (
+    from gears.distributed._world import (
         GroupReducer,
         World,
         barrier,

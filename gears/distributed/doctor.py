@@ -11,9 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from gears.core.findings import Finding, errors
-from gears.core.installation import __version__, torch_problem
-from gears.core.messages import count
+from gears.core._findings import Finding, errors
+from gears.core._installation import __version__, torch_problem
+from gears.core._messages import count
 
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "anndata", "scanpy", "torch-geometric")
 OPTIONAL = ("tensorboard", "wandb", "nvidia-ml-py", "cell-gears")
@@ -165,7 +165,7 @@ def look_at_gpus() -> dict[str, Any]:
     """What NVML reports about every GPU of the machine, visible or not."""
     import dataclasses
 
-    from gears.distributed.gpus import nvml_gpus
+    from gears.distributed._gpus import nvml_gpus
 
     try:
         return {"found": [dataclasses.asdict(gpu) | {"busy": gpu.busy} for gpu in nvml_gpus()]}

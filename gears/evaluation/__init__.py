@@ -1,7 +1,8 @@
 """Evaluation: metrics with a registry, baselines, and the table that puts them beside the model."""
 
+from gears.evaluation._scoring import Predicted, ScoreOptions, score
 from gears.evaluation.baselines import DEFAULT_BASELINES
-from gears.evaluation.baselines.base import BASELINES, Baseline, Estimator, make_baseline
+from gears.evaluation.baselines._base import BASELINES, Baseline, Estimator, make_baseline
 from gears.evaluation.compare import Comparison, compare, comparison_table
 from gears.evaluation.intervals import (
     Bootstrap,
@@ -10,7 +11,7 @@ from gears.evaluation.intervals import (
     summary_table,
     wide_summary,
 )
-from gears.evaluation.metrics.registry import (
+from gears.evaluation.metrics._registry import (
     DECISIVE,
     DEFAULT,
     METRICS,
@@ -20,7 +21,6 @@ from gears.evaluation.metrics.registry import (
     register,
     set_metrics,
 )
-from gears.evaluation.scoring import Predicted, ScoreOptions, score
 from gears.evaluation.truth import Truth
 from gears.evaluation.verdict import (
     render_table,

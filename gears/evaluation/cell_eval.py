@@ -10,13 +10,13 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.evaluation.truth import dense_rows, moved_cells
-from gears.files.atomic import write_atomically
-from gears.files.paths import user_path
+from gears.files._atomic import write_atomically
+from gears.files._paths import user_path
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
-    from gears.data.screen.prepared import PreparedScreen
+    from gears.data.screen._prepared import PreparedScreen
     from gears.prediction.predictions import Predictions
 
 TARGET, CONTROL = "target", "non-targeting"

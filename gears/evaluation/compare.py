@@ -21,19 +21,15 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from gears.conditions import Condition
-from gears.core.html import Shown
-from gears.core.messages import count, unknown_name
-from gears.core.options import list_of_names, option, options, text
-from gears.core.progress import followed
-from gears.data.screen.prepared import PreparedScreen
-from gears.data.splits.controls import screens_of
-from gears.data.splits.split import PARTS, Split
-from gears.evaluation.baselines import DEFAULT_BASELINES
-from gears.evaluation.baselines.base import Baseline, make_baseline
-from gears.evaluation.baselines.regression import with_embedding
-from gears.evaluation.fitted import count_parts, fitted_conditions, fitted_line, settings_of, subgroup_line
-from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table, interval_table
-from gears.evaluation.scoring import (
+from gears.core._html import Shown
+from gears.core._messages import count, unknown_name
+from gears.core._options import list_of_names, option, options, text
+from gears.core._progress import followed
+from gears.data.screen._prepared import PreparedScreen
+from gears.data.splits._controls import screens_of
+from gears.data.splits._split import PARTS, Split
+from gears.evaluation._fitted import count_parts, fitted_conditions, fitted_line, settings_of, subgroup_line
+from gears.evaluation._scoring import (
     N_SPLIT_HALF,
     Predicted,
     ScoreOptions,
@@ -41,11 +37,15 @@ from gears.evaluation.scoring import (
     score,
     split_half,
 )
+from gears.evaluation.baselines import DEFAULT_BASELINES
+from gears.evaluation.baselines._base import Baseline, make_baseline
+from gears.evaluation.baselines._regression import with_embedding
+from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap, difference_table, interval_table
 from gears.evaluation.verdict import Results, run_costs, short_table, verdict
 
 if TYPE_CHECKING:
-    from gears.graphs.annotation import GeneAnnotation
-    from gears.graphs.embeddings import GeneEmbedding
+    from gears.graphs._annotation import GeneAnnotation
+    from gears.graphs._embeddings import GeneEmbedding
 
 logger = logging.getLogger(__name__)
 Method = Any  # an estimator (fit, predict), or a callable that makes one (of the seed where there are seeds)
@@ -97,12 +97,12 @@ def comparison_table(
     fitted
         The conditions that the methods are fitted to, instead of those of `fitted_parts`.
     **options
-        Fields of :class:`gears.evaluation.scoring.ScoreOptions`.
+        Fields of :class:`gears.evaluation._scoring.ScoreOptions`.
 
     Returns
     -------
     pd.DataFrame
-        As :func:`gears.evaluation.scoring.score`. ``attrs`` hold the methods that are no baselines
+        As :func:`gears.evaluation._scoring.score`. ``attrs`` hold the methods that are no baselines
         (``"models"``), the evaluated one (``"model"``), and lines to show above the table (``"notes"``).
     """
     evaluated = [Condition.of(condition) for condition in conditions]

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import FEWEST_COMBINATIONS, Condition, show_departures
-from gears.core.messages import shorten, unknown_name
-from gears.data.screen.prepared import PreparedScreen
-from gears.files.paths import user_path
-from gears.files.pickles import load_npy
-from gears.files.untrusted import listed_names
+from gears.core._messages import shorten, unknown_name
+from gears.data.screen._prepared import PreparedScreen
+from gears.files._paths import user_path
+from gears.files._pickles import load_npy
+from gears.files._untrusted import listed_names
 
 if TYPE_CHECKING:
     from gears.prediction.predictions import Predictions

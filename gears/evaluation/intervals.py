@@ -12,8 +12,8 @@ from functools import cache
 import numpy as np
 import pandas as pd
 
-from gears.evaluation.baselines.base import BASELINES
-from gears.evaluation.metrics.registry import ALL, EVERY, METRICS, get_metric
+from gears.evaluation.baselines._base import BASELINES
+from gears.evaluation.metrics._registry import ALL, EVERY, METRICS, get_metric
 
 N_BOOTSTRAP = 2000
 LEVEL = 0.95

@@ -12,12 +12,12 @@ import numpy as np
 from scipy import special
 
 from gears.conditions import Condition
-from gears.core.messages import check_unique
-from gears.data.screen.statistics import N_RANKED, moderated_t, welch_t
-from gears.evaluation.rows import adjusted, changes, weighted_rows
+from gears.core._messages import check_unique
+from gears.data.screen._statistics import N_RANKED, moderated_t, welch_t
+from gears.evaluation._rows import adjusted, changes, weighted_rows
 
 if TYPE_CHECKING:
-    from gears.data.screen.prepared import PreparedScreen
+    from gears.data.screen._prepared import PreparedScreen
 
 GeneLists = tuple[np.ndarray, ...]
 _TABLES = ("mean_UG", "std_UG", "t_UG", "moderated_t_UG")
@@ -43,7 +43,7 @@ class Truth:
         Mean expression, standard deviation (ddof 0) and Welch's t against
         control of each condition's cells. Unknown entries are NaN.
     moderated_t_UG, degrees_U
-        Moderated t against control (:func:`gears.data.screen.statistics.moderated_t`), and its degrees of freedom.
+        Moderated t against control (:func:`gears.data.screen._statistics.moderated_t`), and its degrees of freedom.
     n_cells_U
         Cells of each condition.
     control_mean_G

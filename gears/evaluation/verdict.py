@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gears.core.messages import count, shorten
+from gears.core._messages import count, shorten
+from gears.evaluation._scoring import STRATA
 from gears.evaluation.intervals import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
@@ -23,10 +24,9 @@ from gears.evaluation.intervals import (
     model_name,
     summary_table,
 )
-from gears.evaluation.metrics.registry import ALL, DECISIVE, EVERY, get_metric
-from gears.evaluation.scoring import STRATA
+from gears.evaluation.metrics._registry import ALL, DECISIVE, EVERY, get_metric
+from gears.files._paths import check_folder
 from gears.files.formats import write_json, write_text
-from gears.files.paths import check_folder
 
 MIN_CONDITIONS = 8
 """With fewer conditions an interval from resampling them is unreliable: no verdict."""
@@ -293,7 +293,7 @@ def check_report_folder(folder: str | Path, what: str) -> Path:
     """Check that a report can be written into a folder, before any work is done; `what` names it in messages.
 
     An earlier report there is replaced. FileExistsError where the folder has files of a report's names and no report,
-    and the errors of :func:`gears.files.paths.check_folder`.
+    and the errors of :func:`gears.files._paths.check_folder`.
     """
     path = check_folder(folder, what)
     names = [*(f"{table}.csv" for table in _FILES), "report.html"]
@@ -407,7 +407,7 @@ class Results:
 
 
 def _strata(table: pd.DataFrame, bootstrap: Bootstrap) -> pd.DataFrame:
-    """Averages by each of :data:`gears.evaluation.scoring.STRATA` that the table has."""
+    """Averages by each of :data:`gears.evaluation._scoring.STRATA` that the table has."""
     parts = [
         interval_table(table, bootstrap, by=name).assign(stratum=name) for name in STRATA if name in table
     ]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from gears.core.messages import shorten
-from gears.files.atomic import write_atomically
-from gears.files.mapped import pieces
-from gears.files.paths import reading, user_path
+from gears.core._messages import shorten
+from gears.files._atomic import write_atomically
+from gears.files._mapped import pieces
+from gears.files._paths import reading, user_path
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -1,12 +1,12 @@
 """Gene graphs: annotation, similarity by shared terms, co-expression, and custom graphs."""
 
-from gears.graphs.annotation import GeneAnnotation
-from gears.graphs.coexpression import coexpression_graph
-from gears.graphs.edge_tables import EdgeFile
-from gears.graphs.embeddings import GeneEmbedding
-from gears.graphs.go import go_graph, jaccard
-from gears.graphs.graph import Graph, cached_graph
-from gears.graphs.knowledge import (
+from gears.graphs._annotation import GeneAnnotation
+from gears.graphs._coexpression import coexpression_graph
+from gears.graphs._edge_tables import EdgeFile
+from gears.graphs._embeddings import GeneEmbedding
+from gears.graphs._go import go_graph, jaccard
+from gears.graphs._graph import Graph, cached_graph
+from gears.graphs._knowledge import (
     KNOWLEDGE,
     KnowledgeSource,
     knowledge_similarity,

@@ -14,23 +14,23 @@ import numpy as np
 import torch
 
 from gears.conditions import Condition
-from gears.core.messages import unknown_name
-from gears.core.numbers import clipped, clips
-from gears.distributed.devices import DeviceLike, parse_device, plan_devices
+from gears.core._messages import unknown_name
+from gears.core._numbers import clipped, clips
+from gears.distributed._devices import DeviceLike, parse_device, plan_devices
+from gears.distributed._gpus import GpuIds
+from gears.distributed._group import check_timeout
+from gears.distributed._launch import WorkerError, check_not_daemonic, exit_unguarded_child, launch_many
+from gears.distributed._log import shown
+from gears.distributed._world import started_by_launcher
 from gears.distributed.doctor import cores
-from gears.distributed.gpus import GpuIds
-from gears.distributed.group import check_timeout
-from gears.distributed.launch import WorkerError, check_not_daemonic, exit_unguarded_child, launch_many
-from gears.distributed.log import shown
-from gears.distributed.world import started_by_launcher
+from gears.files._paths import user_path
 from gears.files.formats import content_hash
-from gears.files.paths import user_path
 from gears.gears import GEARS
-from gears.jobs.job import TrainingJob, train_ddp_worker
-from gears.model.folder import difference
+from gears.jobs._job import TrainingJob, train_ddp_worker
+from gears.model._folder import difference
+from gears.prediction._stream import predict
 from gears.prediction.predictions import Predictions, requested_conditions
-from gears.prediction.stream import predict
-from gears.training.results import TrainResult
+from gears.training._results import TrainResult
 
 logger = logging.getLogger(__name__)
 

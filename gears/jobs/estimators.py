@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.conditions import Condition
-from gears.core.numbers import clipped
-from gears.evaluation.scoring import Predicted
-from gears.graphs.similarities import PriorInputs
+from gears.core._numbers import clipped
+from gears.evaluation._scoring import Predicted
+from gears.graphs._similarities import PriorInputs
+from gears.model._folder import check_names, check_scale
 from gears.model.config import ModelOptions
-from gears.model.folder import check_names, check_scale
-from gears.priors.source import prior_of
+from gears.priors._source import prior_of
 
 if TYPE_CHECKING:
-    from gears.data.screen.prepared import PreparedScreen
-    from gears.data.splits.split import Split
+    from gears.data.screen._prepared import PreparedScreen
+    from gears.data.splits._split import Split
     from gears.gears import GEARS
     from gears.pertdata import PertData
-    from gears.priors.prior import GenePrior
+    from gears.priors._prior import GenePrior
 
 
 def load_with_screen(path: str | Path, pert_data: PertData, *, device: str | None = None) -> GEARS:

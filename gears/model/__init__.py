@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gears.core.lazy import lazy_names
+from gears.core._lazy import lazy_names
 
 if TYPE_CHECKING:
     from gears.model.config import ModelConfig

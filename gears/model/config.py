@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import KW_ONLY
 from typing import Any
 
-from gears.core.messages import shorten
-from gears.core.options import Options, anything, number, one_of, option, options, switch, whole
-from gears.files.paths import need_files
-from gears.graphs.graph import BUILT_IN
+from gears.core._messages import shorten
+from gears.core._options import Options, anything, number, one_of, option, options, switch, whole
+from gears.files._paths import need_files
+from gears.graphs._graph import BUILT_IN
 
 # entries of a published config that are no options: sizes, graphs and devices
 RUNTIME_KEYS = frozenset(
@@ -106,12 +106,12 @@ class CustomGraphs(Options):
 
     @property
     def go(self) -> Any:
-        """A graph for :meth:`gears.graphs.custom.GraphMaker.make`."""
+        """A graph for :meth:`gears.graphs._custom.GraphMaker.make`."""
         return self.G_go if self.G_go_weight is None else (self.G_go, self.G_go_weight)
 
     @property
     def coexpress(self) -> Any:
-        """A graph for :meth:`gears.graphs.custom.GraphMaker.make`."""
+        """A graph for :meth:`gears.graphs._custom.GraphMaker.make`."""
         return (
             self.G_coexpress
             if self.G_coexpress_weight is None

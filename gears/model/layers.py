@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gears.distributed.world import IDENTITY, Reducer
-from gears.graphs.graph import Graph
-from gears.model.batchnorm import Moments, Note, WeightedBatchNorm, Weights
-from gears.model.blockwise import Layer
+from gears.distributed._world import IDENTITY, Reducer
+from gears.graphs._graph import Graph
+from gears.model._batchnorm import Moments, Note, WeightedBatchNorm, Weights
+from gears.model._blockwise import Layer
 
 WIDEST = 64
 """Widest table of neighbours: with more neighbours of any node, messages are always computed for all nodes."""
@@ -80,7 +80,7 @@ class MLP(nn.Module):
 
 
 def layers_of(mlp: MLP) -> list[Layer]:
-    """Linear maps and the norms after them, for :func:`gears.model.blockwise.gene_values`."""
+    """Linear maps and the norms after them, for :func:`gears.model._blockwise.gene_values`."""
     return [Layer(linear.weight, norm.weight, norm.bias) for linear, norm in zip(*mlp.parts(), strict=True)]
 
 

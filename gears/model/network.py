@@ -28,12 +28,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gears.conditions import Condition, NodeSet, contexts_of, kinds_of
-from gears.distributed.world import IDENTITY, Reducer
-from gears.graphs.graph import Graph
-from gears.model.batchnorm import Note, WeightedBatchNorm, Weights, statistics_dtype, track
-from gears.model.blockwise import BufferPool, gene_values
+from gears.distributed._world import IDENTITY, Reducer
+from gears.graphs._graph import Graph
+from gears.model._batchnorm import Note, WeightedBatchNorm, Weights, statistics_dtype, track
+from gears.model._blockwise import BufferPool, gene_values
+from gears.model._division import Division
 from gears.model.config import ModelConfig
-from gears.model.division import Division
 from gears.model.layers import MLP, BlankEmbedding, GraphLinear, Placing, Propagation, layers_of, notes_of
 
 MESSAGE_SHARE = 0.2  # published weight of co-expression messages beside a gene's own embedding
@@ -67,7 +67,7 @@ class GEARSNetwork(nn.Module):
     pool, most_kept
         Buffers that training steps share, and the bytes of hidden values that a step may keep for its
         gradient, for the changes and for the log-variances each; beyond, they are computed again
-        (None: :data:`gears.model.blockwise.MOST_KEPT`).
+        (None: :data:`gears.model._blockwise.MOST_KEPT`).
     prior
         Prior that the network's change is added to where it is called with a batch of cells, or None.
     """

@@ -5,8 +5,8 @@ Every plot draws on the Axes ``ax=`` or on those of a new figure, with `title` a
 colour, so that a plot can be read in grey and by colour-blind readers.
 """
 
-from gears.plotting.changes import gene_changes, plot_perturbation, predicted_vs_true, prediction_figure
-from gears.plotting.curves import (
+from gears.plotting._changes import gene_changes, plot_perturbation, predicted_vs_true, prediction_figure
+from gears.plotting._curves import (
     coverage_curve,
     error_against_spread,
     method_differences,
@@ -14,10 +14,10 @@ from gears.plotting.curves import (
     replay_curve,
     training_curves,
 )
-from gears.plotting.maps import delta_heat_map, interaction_map
-from gears.plotting.neighbourhood import go_neighbourhood
-from gears.plotting.points import embedding, interaction_volcano, spread_p_values, volcano
-from gears.plotting.style import image_bytes, new_axes, new_figure, save_figure
+from gears.plotting._maps import delta_heat_map, interaction_map
+from gears.plotting._neighbourhood import go_neighbourhood
+from gears.plotting._points import embedding, interaction_volcano, spread_p_values, volcano
+from gears.plotting._style import image_bytes, new_axes, new_figure, save_figure
 
 __all__ = [
     "coverage_curve",

@@ -22,21 +22,21 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, Condition
-from gears.core.html import html_of
-from gears.core.installation import __version__
-from gears.core.messages import count, shorten, unknown_name
-from gears.core.numbers import whole_number
-from gears.data.checks.names import model_names
-from gears.data.screen.prepared import joined_otherwise
-from gears.data.splits.split import subgroup_names
+from gears.core._html import html_of
+from gears.core._installation import __version__
+from gears.core._messages import count, shorten, unknown_name
+from gears.core._numbers import whole_number
+from gears.data.checks._names import model_names
+from gears.data.screen._prepared import joined_otherwise
+from gears.data.splits._split import subgroup_names
 from gears.files.formats import plain_adata
-from gears.graphs.annotation import GeneAnnotation, near_symbols
-from gears.prediction.information import SOURCES, informed_by, source_of_genes, warn_uninformed
+from gears.graphs._annotation import GeneAnnotation, near_symbols
+from gears.prediction._information import SOURCES, informed_by, source_of_genes, warn_uninformed
 
 if TYPE_CHECKING:
     from anndata import AnnData
 
-    from gears.model.folder import ModelParts
+    from gears.model._folder import ModelParts
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class Predictions(Mapping[str, np.ndarray]):
 
     @property
     def informed_by(self) -> list[str]:
-        """What is known of each condition's least known gene, one of :data:`gears.prediction.information.SOURCES`.
+        """What is known of each condition's least known gene, one of :data:`gears.prediction._information.SOURCES`.
 
         "" where the model does not know its training conditions.
         """
@@ -396,7 +396,7 @@ def requested_genes(genes: Iterable[str], parts: ModelParts) -> list[str]:
 
 
 def _names_in_model(genes: Iterable[str], parts: ModelParts) -> dict[str, str]:
-    """Other names of genes in the model (:func:`gears.data.checks.names.model_names`), logged."""
+    """Other names of genes in the model (:func:`gears.data.checks._names.model_names`), logged."""
     screen = set(parts.gene_names)
     if parts.split is not None:
         labels = [*itertools.chain(*parts.split.parts.values()), *parts.split.excluded]
@@ -429,7 +429,7 @@ class Origin:
         Conditions that the model was fitted to, with the control; None for a model without a split.
     source_of
         What is known of each gene that can be perturbed, one of
-        :data:`gears.prediction.information.SOURCES`; empty for a model without a split.
+        :data:`gears.prediction._information.SOURCES`; empty for a model without a split.
     description
         Plain values for ``uns``: dataset, hash of the screen, split.
     """
@@ -462,7 +462,7 @@ def condition_table(conditions: Sequence[Condition], origin: Origin | None) -> p
 
     ``subgroup`` counts the genes that are perturbed in the conditions that the model was fitted to ("combo_seen1",
     "unseen_single", "ctrl"), ``trained`` is whether the condition is one of these, ``informed_by`` what is known of
-    its least known gene (:data:`gears.prediction.information.SOURCES`); they are omitted where these conditions are
+    its least known gene (:data:`gears.prediction._information.SOURCES`); they are omitted where these conditions are
     unknown.
     """
     names = [condition.name for condition in conditions]

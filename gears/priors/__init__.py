@@ -3,11 +3,11 @@
 An additive Gaussian process over perturbed genes whose weights maximise the evidence; see ``docs/prior.md``.
 """
 
-from gears.priors.fit import FittedPrior, fit_prior
-from gears.priors.kernels import GeneSimilarity
-from gears.priors.prior import GenePrior
-from gears.priors.process import PriorData
-from gears.priors.source import go_similarity, prior_of
+from gears.priors._fit import FittedPrior, fit_prior
+from gears.priors._kernels import GeneSimilarity
+from gears.priors._prior import GenePrior
+from gears.priors._process import PriorData
+from gears.priors._source import go_similarity, prior_of
 
 __all__ = [
     "FittedPrior",

@@ -4,7 +4,7 @@ The change of a condition u is linear in its genes, f_u = level + sum_i (shared 
 condition predicts. So with L = 1 + N rows, the level and N genes, and the membership M (U, L) of conditions, the
 covariance of all conditions is M Gamma M', and only Gamma (L, L) is needed, as products of tall matrices::
 
-    Gamma = prior - Z P Z' + level terms        (:mod:`gears.priors.posterior`, Z: columns of each gene alone)
+    Gamma = prior - Z P Z' + level terms        (:mod:`gears.priors._posterior`, Z: columns of each gene alone)
     prior_ij = shared + own [i = j] + similar S_ij
 
 With several settings there are N rows for each of them, and to the prior is added such a covariance within settings,
@@ -30,9 +30,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from gears.priors.kernels import AdditiveCovariance, GeneSimilarity, eigh, singles_in
-from gears.priors.posterior import Posterior
-from gears.priors.uncertainty import Uncertainty
+from gears.priors._kernels import AdditiveCovariance, GeneSimilarity, eigh, singles_in
+from gears.priors._posterior import Posterior
+from gears.priors._uncertainty import Uncertainty
 
 _ROWS = 4096  # conditions or genes of a block
 _LEAST_VALUE = 1e-9  # eigenvalues of similarities below this share of the largest are rounding errors
@@ -107,7 +107,7 @@ class JointCovariance:
         Factor of what the training conditions explain, float32, the level first.
     direct
         Columns (L, R) and matrix (R, R) of what is explained, from which the factor is subtracted; None where the
-        factor is all (see :class:`gears.priors.posterior.Posterior`).
+        factor is all (see :class:`gears.priors._posterior.Posterior`).
     level_L
         Covariance of a free level with every row, which is subtracted.
     """

@@ -13,23 +13,23 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
-from gears.core.messages import count
-from gears.core.numbers import clipped
-from gears.core.options import anything, list_of_names, option, options, switch, text
+from gears.core._messages import count
+from gears.core._numbers import clipped
+from gears.core._options import anything, list_of_names, option, options, switch, text
+from gears.evaluation._fitted import fitted_conditions, subgroup_line
+from gears.evaluation._scoring import N_SPLIT_HALF, ScoreOptions, split_half
 from gears.evaluation.baselines import DEFAULT_BASELINES
 from gears.evaluation.compare import baseline_predictions, comparison_table
-from gears.evaluation.fitted import fitted_conditions, subgroup_line
-from gears.evaluation.scoring import N_SPLIT_HALF, ScoreOptions, split_half
 from gears.evaluation.truth import ScreenCells, Truth
 from gears.evaluation.verdict import check_report_folder
-from gears.graphs.embeddings import GeneEmbedding
+from gears.graphs._embeddings import GeneEmbedding
+from gears.prediction._stream import predict
 from gears.prediction.predictions import Predictions
-from gears.prediction.stream import predict
-from gears.report.figures import Profiles
-from gears.report.write import write_report
+from gears.report._figures import Profiles
+from gears.report._write import write_report
 
 if TYPE_CHECKING:
-    from gears.model.folder import ModelParts
+    from gears.model._folder import ModelParts
     from gears.model.network import GEARSNetwork
     from gears.pertdata import PertData
 

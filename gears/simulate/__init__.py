@@ -34,8 +34,8 @@ The generator, in order (all logarithms natural):
 :class:`Truth` holds the parameters that the cells were drawn from.
 """
 
-from gears.simulate.options import SimulationOptions
-from gears.simulate.screen import Simulation, simulate_to_h5ad, simulated_screen
-from gears.simulate.truth import Truth
+from gears.simulate._options import SimulationOptions
+from gears.simulate._screen import Simulation, simulate_to_h5ad, simulated_screen
+from gears.simulate._truth import Truth
 
 __all__ = ["Simulation", "SimulationOptions", "Truth", "simulate_to_h5ad", "simulated_screen"]

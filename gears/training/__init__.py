@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gears.core.lazy import lazy_names
+from gears.core._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gears.training._results import TrainResult
+    from gears.training._trainer import TrainingEngine
     from gears.training.options import TrainOptions
-    from gears.training.results import TrainResult
-    from gears.training.trainer import TrainingEngine
 
 __all__ = ["TrainOptions", "TrainResult", "TrainingEngine"]
 
 _HOMES = {
     "TrainOptions": "gears.training.options",
-    "TrainResult": "gears.training.results",
-    "TrainingEngine": "gears.training.trainer",
+    "TrainResult": "gears.training._results",
+    "TrainingEngine": "gears.training._trainer",
 }
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

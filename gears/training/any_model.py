@@ -9,13 +9,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
 
-from gears.core.numbers import whole_number
-from gears.distributed.devices import DeviceLike, plan_devices
-from gears.distributed.gpus import GpuIds
-from gears.distributed.launch import launch
-from gears.distributed.world import current_world, is_running
-from gears.training.trainer import TrainingEngine
-from gears.training.workers import plain_state
+from gears.core._numbers import whole_number
+from gears.distributed._devices import DeviceLike, plan_devices
+from gears.distributed._gpus import GpuIds
+from gears.distributed._launch import launch
+from gears.distributed._world import current_world, is_running
+from gears.training._trainer import TrainingEngine
+from gears.training._workers import plain_state
 
 
 def launch_distributed_training(

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import torch
 
-from gears.core.options import (
+from gears.core._options import (
     Check,
     Needs,
     Options,
@@ -23,9 +23,9 @@ from gears.core.options import (
     text,
     whole,
 )
-from gears.files.paths import user_path
-from gears.training.loggers import LOGGERS, check_loggers
-from gears.training.schedules import LR_SCALINGS, SCHEDULES
+from gears.files._paths import user_path
+from gears.training._loggers import LOGGERS, check_loggers
+from gears.training._schedules import LR_SCALINGS, SCHEDULES
 
 _LEARNING = {"lr": 1e-2, "schedule": "one-cycle", "weight_decay": 0.0}
 DEFAULTS: dict[str, dict[str, Any]] = {"moments": _LEARNING, "cells": {**_LEARNING, "batch_size": 32}}

@@ -68,7 +68,7 @@ def script(tmp_path_factory, toy_template, annotation):
     put_norman(folder, adata)
     names: dict[str, Any] = {"adata": adata.copy(), "folder": folder}
     with inside(folder), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gears.graphs.annotation._human", lambda: annotation)
+        patch.setattr("gears.graphs._annotation._human", lambda: annotation)
         exec(README, names)
     return names
 
@@ -373,7 +373,7 @@ def test_graphs_by_the_published_helpers(pert_data, model, annotation):
     first = table.iloc[0]
     assert network.G.edges[first.source, first.target]["importance"] == pytest.approx(first.importance)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gears.graphs.annotation._human", lambda: annotation)
+        patch.setattr("gears.graphs._annotation._human", lambda: annotation)
         table = get_similarity_network("go", k=20, pert_list=model.pert_list)
     network = GeneSimNetwork(table, model.pert_list, node_map=model.node_map_pert)
     np.testing.assert_array_equal(network.edge_index, model.parts.go.edge_index)

@@ -12,7 +12,7 @@ import pytest
 from test_scripts import PAGE, with_table
 
 from gears import GEARS, PertData
-from gears.core.lazy import Gone
+from gears.core._lazy import Gone
 
 NAMES: dict[str, dict[str, str]] = {
     "gears": {"GEARS": "", "PertData": ""},

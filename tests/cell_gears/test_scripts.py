@@ -37,7 +37,7 @@ def folder(tmp_path_factory, toy_template):
     put_norman(folder, renamed(toy_template.copy()))
     annotation, before = few_genes(), Path.cwd()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gears.graphs.annotation._human", lambda: annotation)
+        patch.setattr("gears.graphs._annotation._human", lambda: annotation)
         os.chdir(folder)
         runpy.run_path(next(str(script) for script in SCRIPTS if script.stem == FIRST))
         yield folder

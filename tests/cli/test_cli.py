@@ -80,10 +80,10 @@ def test_every_command_has_help_with_examples(command: str, capsys: pytest.Captu
 def test_the_help_names_everything_that_is_registered(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gears.data.checks.styles import STYLES
-    from gears.data.reading.open import KINDS
+    from gears.data.checks._styles import STYLES
+    from gears.data.reading._open import KINDS
     from gears.data.splits import SPLITS
-    from gears.training.loggers import LOGGERS
+    from gears.training._loggers import LOGGERS
 
     monkeypatch.setenv("COLUMNS", "2000")  # no name is broken at the end of a line
     for command, names in {
@@ -303,7 +303,7 @@ def test_bad_values_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: P
 def test_the_kind_of_error_gives_the_exit_code(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import gears.cli.simulate as command
+    import gears.cli._simulate as command
 
     def run_with(error: BaseException) -> tuple[int, str]:
         def run(_: list[str]) -> None:
@@ -368,7 +368,7 @@ def check_config(path: Path) -> None:
     left = yaml.safe_load(path.read_text())
     assert {"data": "screen.h5ad", "epochs": 1, "batch_size": 8, "seed": 1}.items() <= left.items()
     assert not {"quiet", "json", "config"} & set(left)
-    from gears.cli.train import make_parser
+    from gears.cli._train import make_parser
 
     again = make_parser()
     assert yaml.safe_load(again.resolved(again.parse_args(["--config", str(path)]))) == left

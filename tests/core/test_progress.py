@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from gears.core import progress as module
-from gears.core.progress import Report, followed, progress, send_progress
+from gears.core import _progress as module
+from gears.core._progress import Report, followed, progress, send_progress
 
 
 class Terminal(io.StringIO):
@@ -58,7 +58,7 @@ def test_a_bar_says_how_far_how_fast_and_how_long_still(terminal):
 def test_a_terminal_without_a_width_gets_a_bar_all_the_same():
     """In a real terminal whose width is 0, as some containers give it."""
     code = (
-        "import logging, gears.core.progress as module; logging.getLogger('gears').setLevel(20); module.DELAY = 0.0\n"
+        "import logging, gears.core._progress as module; logging.getLogger('gears').setLevel(20); module.DELAY = 0.0\n"
         "with module.progress(4, 'training', 'steps') as advance: advance(1); module._drawn['training'].refresh()"
     )
     parent, child = pty.openpty()
@@ -123,7 +123,7 @@ def test_a_notebook_counts_as_watching(terminal, monkeypatch):
 
 
 def test_a_worker_sends_and_its_parent_draws(terminal, monkeypatch):
-    from gears.distributed.launch import Worker
+    from gears.distributed._launch import Worker
 
     sent: list[Any] = []
     monkeypatch.setattr(module, "EVERY", 0.0)

@@ -13,7 +13,7 @@ STAGES = ("cells", "statistics", "h5ad", "tables", "manifest", "swap")
 
 def prepare_all(source: str, folder: str, seed: int) -> tuple[str, str, str]:
     """Everything that training needs, as each of several processes would ask for it; hashes of what came out."""
-    from gears.data.reading.matrix import read_screen
+    from gears.data.reading._matrix import read_screen
     from gears.data.screen.prepare import prepare_screen
     from gears.data.splits import prepare_split
     from gears.graphs import cached_graph, coexpression_graph
@@ -33,10 +33,10 @@ def prepare_all(source: str, folder: str, seed: int) -> tuple[str, str, str]:
 
 def prepare_and_die(source: str, folder: str, stage: str) -> None:
     """Prepare a screen, and be killed without warning at a stage of the writing."""
-    from gears.data.reading.matrix import read_screen
-    from gears.data.screen import files as writing
+    from gears.data.reading._matrix import read_screen
+    from gears.data.screen import _files as writing
     from gears.data.screen import prepare
-    from gears.files import manifest
+    from gears.files import _manifest as manifest
 
     def die(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -52,7 +52,7 @@ def prepare_and_die(source: str, folder: str, stage: str) -> None:
     elif stage == "manifest":
         manifest.write_json = die  # type: ignore[assignment]
     else:
-        from gears.files import atomic
+        from gears.files import _atomic as atomic
 
         atomic._exchange = lambda *_: False  # as on a system that cannot swap two names in one step
         real_rename = os.rename

@@ -15,12 +15,12 @@ from anndata import AnnData, read_h5ad
 from scipy import sparse
 
 from gears import PertData
-from gears.cli.screens import run_prepare
-from gears.data.checks.report import inspect_screen
-from gears.data.reading.by_dask import BLOCKS, is_dask, lazy_screen
+from gears.cli._screens import run_prepare
+from gears.data.checks._report import inspect_screen
+from gears.data.reading._by_dask import BLOCKS, is_dask, lazy_screen
+from gears.data.screen._prepared import PreparedScreen
+from gears.data.screen._statistics import STATISTICS
 from gears.data.screen.prepare import prepare_screen
-from gears.data.screen.prepared import PreparedScreen
-from gears.data.screen.statistics import STATISTICS
 
 if TYPE_CHECKING:
     from dask.array import Array

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from preparing_side import STAGES, prepare_all, prepare_and_die
 
-from gears.data.reading.matrix import read_screen
-from gears.data.screen.files import is_prepared
+from gears.data.reading._matrix import read_screen
+from gears.data.screen._files import is_prepared
+from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen.prepare import prepare_screen
-from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits import Split, make_split, prepare_split
-from gears.files.atomic import new_folder
+from gears.files._atomic import new_folder
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_a_folder_is_replaced_in_one_step(tmp_path, monkeypatch):
     for name in ("old", "new"):
         with new_folder(tmp_path / "toy") as folder:
             (folder / name).write_text(name)
-        monkeypatch.setattr("gears.files.atomic.os.rename", None)
+        monkeypatch.setattr("gears.files._atomic.os.rename", None)
     assert [path.name for path in (tmp_path / "toy").iterdir()] == ["new"]
     assert [path.name for path in tmp_path.iterdir()] == ["toy"]
 

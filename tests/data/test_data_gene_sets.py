@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from gears.graphs.nodes import read_gene_set
+from gears.graphs._nodes import read_gene_set
 
 GENES = ["AHR", "FEV", "KLF1"]
 

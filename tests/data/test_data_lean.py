@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from gears.data.reading import open
-from gears.data.reading.matrix import layers_of
+from gears.data.reading import _open as open
+from gears.data.reading._matrix import layers_of
+from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen.prepare import LoadCall, obtain_screen, prepare_screen
-from gears.data.screen.prepared import PreparedScreen
 
 
 def obtained(path: Path, folder: Path, **options) -> PreparedScreen:

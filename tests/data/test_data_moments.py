@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse, stats
 
-from gears.data.published import published_uns
-from gears.data.screen.files import STATISTICS
-from gears.data.screen.moments import ConditionMoments, condition_moments
+from gears.data._published import published_uns
+from gears.data.screen._files import STATISTICS
+from gears.data.screen._moments import ConditionMoments, condition_moments
+from gears.data.screen._statistics import ConditionStatistics, rank_genes, rank_rows, welch_t
 from gears.data.screen.prepare import prepare_screen
-from gears.data.screen.statistics import ConditionStatistics, rank_genes, rank_rows, welch_t
 
 
 def statistics_of(

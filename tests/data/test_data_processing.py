@@ -13,12 +13,12 @@ from anndata import AnnData
 from scipy import sparse
 
 from gears import PertData
-from gears.data.published import published_uns
-from gears.data.reading.matrix import as_csr
-from gears.data.screen import files
-from gears.data.screen.files import STATISTICS
+from gears.data._published import published_uns
+from gears.data.reading._matrix import as_csr
+from gears.data.screen import _files as files
+from gears.data.screen._files import STATISTICS
+from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen.prepare import prepare_screen
-from gears.data.screen.prepared import PreparedScreen
 from gears.files.formats import content_hash, read_json, write_json
 
 

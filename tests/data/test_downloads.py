@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from gears.data.reading.download import PUBLISHED_FILES, extract_file, published_screen
+from gears.data.reading._download import PUBLISHED_FILES, extract_file, published_screen
 from gears.pertdata import PertData
 
 BODY = bytes(range(256)) * 40

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen.prepare import prepare_screen
-from gears.data.screen.prepared import PreparedScreen
 
 
 def dropped(screen: PreparedScreen) -> dict[str, dict[str, Any]]:

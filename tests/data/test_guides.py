@@ -9,8 +9,8 @@ from anndata import AnnData
 from scipy import sparse
 
 from gears.cli import main
-from gears.data.reading.guides import add_guides
-from gears.data.reading.open import open_screen
+from gears.data.reading._guides import add_guides
+from gears.data.reading._open import open_screen
 
 TARGETS = {
     "AHR_+_17338.23-P1P2": "AHR",

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gears.cli import main
-from gears.data.checks.report import inspect_screen
+from gears.data.checks._report import inspect_screen
 from gears.pertdata import PertData
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gears.cli import main
-from gears.cli.screens import inspect_parser, prepare_parser
-from gears.cli.train import make_parser as train_parser
-from gears.data.checks.report import inspect_screen
+from gears.cli._screens import inspect_parser, prepare_parser
+from gears.cli._train import make_parser as train_parser
+from gears.data.checks._report import inspect_screen
 from gears.data.screen.prepare import prepare_screen
 from gears.pertdata import PertData
 

@@ -11,8 +11,8 @@ import pytest
 from anndata import AnnData
 from scipy import sparse
 
-from gears.data.checks.report import inspect_screen
-from gears.data.reading.open import open_screen
+from gears.data.checks._report import inspect_screen
+from gears.data.reading._open import open_screen
 from gears.data.screen.prepare import prepare_screen
 
 

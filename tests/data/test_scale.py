@@ -6,9 +6,9 @@ import pytest
 from anndata import AnnData
 from scipy import sparse
 
-from gears.data.checks.report import inspect_screen
-from gears.data.checks.scale import detect_scale
-from gears.data.reading.matrix import as_csr
+from gears.data.checks._report import inspect_screen
+from gears.data.checks._scale import detect_scale
+from gears.data.reading._matrix import as_csr
 from gears.data.screen.prepare import prepare_screen
 from gears.pertdata import PertData
 from gears.simulate import simulated_screen

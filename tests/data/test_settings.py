@@ -12,12 +12,12 @@ from anndata import AnnData
 from scipy import sparse, stats
 
 from gears.conditions import Condition
-from gears.data.loaders import CellDataset
-from gears.data.published import published_uns
-from gears.data.screen.files import SCREEN
+from gears.data._loaders import CellDataset
+from gears.data._published import published_uns
+from gears.data.screen._files import SCREEN
+from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen.prepare import prepare_screen
-from gears.data.screen.prepared import PreparedScreen
-from gears.files.manifest import SEAL
+from gears.files._manifest import SEAL
 
 
 @pytest.fixture(scope="module")

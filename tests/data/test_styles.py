@@ -8,12 +8,12 @@ import pandas as pd
 import pytest
 from anndata import AnnData
 
-from gears.data.checks.layout import find_layout
-from gears.data.checks.options import ProcessingOptions
-from gears.data.checks.report import inspect_screen
-from gears.data.checks.styles import STYLES, is_control_like, is_no_gene
+from gears.data.checks._layout import find_layout
+from gears.data.checks._options import ProcessingOptions
+from gears.data.checks._report import inspect_screen
+from gears.data.checks._styles import STYLES, is_control_like, is_no_gene
+from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen.prepare import prepare_screen
-from gears.data.screen.prepared import PreparedScreen
 from gears.pertdata import PertData
 
 

@@ -11,8 +11,8 @@ from design_models import trained
 from gears import GEARS, PertData, simulated_screen
 from gears.conditions import Condition
 from gears.design import hits, interactions_table, power, reverse, suggest
+from gears.priors._uncertainty import condition_variance
 from gears.priors.joint import JointCovariance
-from gears.priors.uncertainty import condition_variance
 
 
 def prepared(folder: Path, adata: AnnData, toy_go: dict) -> PertData:

@@ -7,7 +7,7 @@ import pytest
 
 from gears import Condition
 from gears.design import interactions_table
-from gears.design.interactions import _block, departure_share
+from gears.design._interactions import _block, departure_share
 from gears.evaluation.interactions import observed_interactions, predicted_interactions
 from gears.priors.joint import JointCovariance
 

@@ -130,7 +130,7 @@ def test_measured_conditions_may_be_one_name_and_unknown_ones_are_logged(model, 
 
 
 def test_genes_without_neighbours_are_listed_with_the_reason(model, monkeypatch):
-    import gears.design.candidates as module
+    import gears.design._candidates as module
 
     gene = unknown(model)[0].genes[0]
     sources = dict(module.source_of_genes(model.parts)) | {gene: "nothing"}

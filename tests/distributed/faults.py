@@ -46,17 +46,19 @@ from fault_cases import (
     cases,
 )  # fmt: skip
 
-from gears.distributed.launch import Group
-from gears.files import atomic
-from gears.files.tensors import read_tensors
+from gears.distributed._launch import Group
+from gears.files import _atomic as atomic
+from gears.files._tensors import read_tensors
 from gears.gears import GEARS
-from gears.jobs import job as job_module
-from gears.jobs.job import TrainingJob, train_ddp_worker, train_multi_gpu
+from gears.jobs import _job as job_module
+from gears.jobs._job import TrainingJob, train_ddp_worker, train_multi_gpu
 from gears.simulate import simulated_screen
-from gears.training import TrainingEngine, checkpoints, fitting
-from gears.training.tasks import MomentsTask
+from gears.training import TrainingEngine
+from gears.training import _checkpoints as checkpoints
+from gears.training import _fitting as fitting
+from gears.training._tasks import MomentsTask
 
-launch_module = importlib.import_module("gears.distributed.launch")
+launch_module = importlib.import_module("gears.distributed._launch")
 
 MARK = "GEARS_FAULT"
 EPOCHS, THIRD_STEP, SECOND_EPOCH = 3, 3, 2

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from gears.distributed.devices import check_cpu_processes, choose_backend, choose_devices
+from gears.distributed._devices import check_cpu_processes, choose_backend, choose_devices
 
 
 @pytest.mark.parametrize(

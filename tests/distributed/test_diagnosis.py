@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gears.cli import main
-from gears.core.findings import Finding
+from gears.core._findings import Finding
 from gears.distributed import doctor
 from gears.distributed.doctor import diagnose, findings_of
 

@@ -9,8 +9,8 @@ import types
 
 import pytest
 
-from gears.distributed.devices import plan_devices
-from gears.distributed.gpus import (
+from gears.distributed._devices import plan_devices
+from gears.distributed._gpus import (
     Gpu,
     check_no_slices,
     gpu_names,

@@ -15,8 +15,8 @@ import torch
 from anndata import AnnData
 
 from gears import GEARS, PertData
-from gears.distributed.torchrun import share_loaders
-from gears.distributed.world import Ranks
+from gears.distributed._torchrun import share_loaders
+from gears.distributed._world import Ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """

@@ -18,10 +18,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gears.distributed import WorkerError, launch
+from gears.distributed import WorkerError
+from gears.distributed import _launch as launch
 
 UNGUARDED = """
-from gears.distributed import launch
+from gears.distributed import _launch as launch
 launch(lambda rank, size: rank, ["cpu"] * 2, backend="gloo")
 """
 
@@ -37,7 +38,7 @@ def test_script_without_guard_gets_two_lines(tmp_path) -> None:
 
 
 TWICE = """
-from gears.distributed import launch
+from gears.distributed import _launch as launch
 scale = 10
 for size in (2, 1):
     print(launch(lambda rank, size: (rank + 1) * size * scale, ["cpu"] * size, backend="gloo"))
@@ -126,7 +127,7 @@ def test_workers_that_do_not_stop_in_time_are_ended_with_a_warning(
     n_signals: int, why: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if n_signals == 1:
-        monkeypatch.setattr(importlib.import_module("gears.distributed.launch"), "STOP_GRACE_SECONDS", 0.5)
+        monkeypatch.setattr(importlib.import_module("gears.distributed._launch"), "STOP_GRACE_SECONDS", 0.5)
     with caplog.at_level("WARNING", logger="gears"), pytest.raises(SystemExit, match="143"):
         launch(signals_and_goes_on, ["cpu"], (n_signals,), backend="gloo")
     assert re.search(rf"1 worker ended by force \({why}\); resume=True continues", caplog.text)
@@ -161,7 +162,7 @@ def test_workers_are_as_deterministic_as_the_caller(warn_only: bool) -> None:
 CELLS = [
     """
 import os
-from gears.distributed import WorkerError, launch
+from gears.distributed import WorkerError, _launch as launch
 handlers = [__import__("signal").getsignal(number) for number in (2, 15)]
 def work(rank, size, fail=False):
     if fail and rank == 1:

@@ -7,7 +7,7 @@ from pretending import pretended
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-COLLECTIVES = 7  # of a step without uncertainty; see gears/model/division.py
+COLLECTIVES = 7  # of a step without uncertainty; see gears/model/_division.py
 EXACT = {"cells": 1e-10, "moments": 1e-10}
 
 

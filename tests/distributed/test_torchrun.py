@@ -18,7 +18,7 @@ import pytest
 import torch
 from anndata import AnnData
 
-from gears.distributed.world import Ranks, own_device
+from gears.distributed._world import Ranks, own_device
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """

@@ -20,7 +20,7 @@ MODULES = sorted(
     if ">>>" in Path(importlib.util.find_spec(module.name).origin).read_text(encoding="utf-8")
 )
 # they start processes, train for long, or need a folder of cell-gears: tests of their own run these calls
-ONLY_SHOWN = {"gears.jobs.estimators", "gears.jobs.job", "gears.published"}
+ONLY_SHOWN = {"gears.jobs.estimators", "gears.jobs._job", "gears.published"}
 # what the examples of these modules take for granted
 WITH_MODEL = {"gears.jobs.ensemble", "gears.evaluation.compare", "gears.gears"}
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from gears.conditions import Condition
-from gears.data.screen.statistics import ConditionStatistics, DERanking
-from gears.graphs.annotation import GeneAnnotation
-from gears.graphs.embeddings import GeneEmbedding
+from gears.data.screen._statistics import ConditionStatistics, DERanking
+from gears.graphs._annotation import GeneAnnotation
+from gears.graphs._embeddings import GeneEmbedding
 
 
 class FakeCells:

@@ -6,8 +6,8 @@ import pytest
 from gears.conditions import Condition
 from gears.evaluation import BASELINES, make_baseline
 from gears.evaluation.baselines import ConditionMeans, GOKnn, GORidge
-from gears.graphs.annotation import GeneAnnotation
-from gears.graphs.profiles import correlation_profiles
+from gears.graphs._annotation import GeneAnnotation
+from gears.graphs._profiles import correlation_profiles
 
 GENES = [f"P{i:02d}" for i in range(12)]
 PAIRS = [(0, 1), (2, 3), (4, 5), (0, 11)]

@@ -6,9 +6,9 @@ import pytest
 from gears.conditions import Condition
 from gears.evaluation import comparison_table, make_baseline
 from gears.evaluation.baselines import AdditiveRidge, ConditionMeans
-from gears.evaluation.baselines.regression import PENALTIES, fit_ridge
-from gears.graphs.annotation import GeneAnnotation
-from gears.graphs.embeddings import GeneEmbedding
+from gears.evaluation.baselines._regression import PENALTIES, fit_ridge
+from gears.graphs._annotation import GeneAnnotation
+from gears.graphs._embeddings import GeneEmbedding
 
 LABELS = [
     "A+ctrl", "B+ctrl", "C+ctrl", "A+B", "A+C", "B+D", "D+E", "A+D+E", "B+C+F", "E+F", "F+ctrl", "A+F",

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gears.data.screen.statistics import ConditionStatistics, moderated_t
+from gears.data.screen._statistics import ConditionStatistics, moderated_t
 from gears.evaluation import DECISIVE, METRICS, Truth, condition_metrics
-from gears.evaluation.metrics.decisive import changed_genes
+from gears.evaluation.metrics._decisive import changed_genes
 
 N_CONDITIONS, N_GENES = 12, 30
 

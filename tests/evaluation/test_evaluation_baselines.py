@@ -5,7 +5,7 @@ import pytest
 
 from gears.evaluation import BASELINES, DEFAULT_BASELINES, make_baseline
 from gears.evaluation.baselines import Additive, Linear, MatchingMean, NoChange, TrainMean
-from gears.evaluation.baselines.regression import principal_scores
+from gears.evaluation.baselines._regression import principal_scores
 
 
 def mean_of(screen, label: str) -> np.ndarray:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gears.evaluation import METRICS, Truth, condition_metrics, metric_table, set_metrics, summary_table
-from gears.evaluation.metrics.decisive import changed_genes
+from gears.evaluation.metrics._decisive import changed_genes
 
 PER_CONDITION = [
     name for name, metric in METRICS.items() if metric.scope == "condition" and not metric.needs_cells

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from gears.evaluation import Predicted, Truth, comparison_table, condition_metrics, make_baseline
+from gears.evaluation._scoring import half_scores, scaled_shares, split_halves
 from gears.evaluation.intervals import Bootstrap, difference_table, interval_table, scaled_by_weights
-from gears.evaluation.scoring import half_scores, scaled_shares, split_halves
 
 
 def scaled_score(

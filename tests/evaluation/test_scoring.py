@@ -13,8 +13,8 @@ from gears import GEARS, PertData
 from gears.conditions import Condition
 from gears.data.splits import Split, subgroup_names
 from gears.evaluation import compare
+from gears.evaluation._fitted import fitted_line, means_in, subgroup_line
 from gears.evaluation.baselines import Additive
-from gears.evaluation.fitted import fitted_line, means_in, subgroup_line
 
 METRICS = (
     "pearson_delta", "pearson_delta_ref", "mse_top20_de", "discrimination", "mse", "spread", "energy_distance",

@@ -14,8 +14,8 @@ from gears.evaluation import (
     score,
     verdict_table,
 )
-from gears.evaluation.fitted import ConditionMeans
-from gears.evaluation.scoring import ScoreOptions
+from gears.evaluation._fitted import ConditionMeans
+from gears.evaluation._scoring import ScoreOptions
 from gears.jobs.estimators import PriorEstimator
 
 NAMES = ("coverage_90", "interval_width_90", "interval_score_90")

@@ -34,7 +34,8 @@ from torch.utils._pytree import tree_leaves
 
 import gears
 from gears import GEARS, PertData
-from gears.training import head, shards
+from gears.training import _head as head
+from gears.training import _shards as shards
 
 PACKAGE = Path(gears.__file__).parent
 # They start no kernel.

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gears.files.atomic import locked, new_folder, only_writer, write_atomically
+from gears.files._atomic import locked, new_folder, only_writer, write_atomically
 from gears.files.formats import content_hash, read_json, read_npz, write_json, write_npz, write_text
 
 

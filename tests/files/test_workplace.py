@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gears.files.atomic import clean_leftovers, new_folder
-from gears.files.cache import cached_arrays
+from gears.files._atomic import clean_leftovers, new_folder
+from gears.files._cache import cached_arrays
 from gears.files.formats import write_json, write_text
 
 DAY = 24 * 3600.0
@@ -23,7 +23,7 @@ WRITERS: dict[str, Callable[[Path], object]] = {
 WAITING = """
 import sys, time
 from pathlib import Path
-from gears.files.atomic import new_folder, write_atomically
+from gears.files._atomic import new_folder, write_atomically
 
 def write(place):
     (place / "half" if place.is_dir() else place).write_text("half")
@@ -122,7 +122,7 @@ def test_leftovers_of_other_targets_stay(tmp_path):
 
 def test_an_error_between_two_renames_puts_the_old_folder_back(tmp_path, monkeypatch):
     _folder(tmp_path / "toy")
-    monkeypatch.setattr("gears.files.atomic._exchange", lambda *_: False)
+    monkeypatch.setattr("gears.files._atomic._exchange", lambda *_: False)
     rename = os.rename
 
     def fail(old: Path, new: Path) -> None:
@@ -130,7 +130,7 @@ def test_an_error_between_two_renames_puts_the_old_folder_back(tmp_path, monkeyp
             raise KeyboardInterrupt
         rename(old, new)
 
-    monkeypatch.setattr("gears.files.atomic.os.rename", fail)
+    monkeypatch.setattr("gears.files._atomic.os.rename", fail)
     with pytest.raises(KeyboardInterrupt):
         _folder(tmp_path / "toy")
     assert [path.name for path in tmp_path.rglob("*")] == ["toy", "new"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gears.graphs import GeneAnnotation, go_graph
-from gears.graphs.annotation_files import Ontology
+from gears.graphs._annotation_files import Ontology
 
 OBO = """format-version: 1.2
 

@@ -5,8 +5,9 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from gears.graphs import Graph, coexpression, coexpression_graph
-from gears.graphs import coexpression as correlation
+from gears.graphs import Graph, coexpression_graph
+from gears.graphs import _coexpression as coexpression
+from gears.graphs import _coexpression as correlation
 
 NAMES = [f"g{i:02d}" for i in range(25)]
 

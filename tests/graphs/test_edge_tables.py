@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from gears.graphs import EdgeFile, GeneAnnotation, Graph
-from gears.graphs.custom import GraphMaker, combined
+from gears.graphs._custom import GraphMaker, combined
 
 NODES = ["A", "B", "C", "D"]
 STRING = "protein1 protein2 combined_score\n9606.P1 9606.P2 900\n9606.P2 9606.P1 900\n9606.P1 9606.P3 400\n"

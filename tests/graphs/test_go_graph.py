@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gears.graphs import GeneAnnotation, Graph, go, go_graph
+from gears.graphs import GeneAnnotation, Graph, go_graph
+from gears.graphs import _go as go
 
 TERMS = st.dictionaries(
     st.sampled_from([f"g{i:02d}" for i in range(14)]),

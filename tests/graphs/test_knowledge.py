@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from gears.graphs.annotation import GeneAnnotation
-from gears.graphs.knowledge import KNOWLEDGE, knowledge_similarity, knowledge_table, weighted_cosine
+from gears.graphs._annotation import GeneAnnotation
+from gears.graphs._knowledge import KNOWLEDGE, knowledge_similarity, knowledge_table, weighted_cosine
 
 TERMS_OF = {
     "A": {"all", "rare", "common"}, "B": {"all", "rare"}, "C": {"all", "common", "single"},

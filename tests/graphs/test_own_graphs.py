@@ -10,8 +10,8 @@ import torch
 from gears import GEARS, PertData
 from gears.files.formats import checksums_of, read_json, read_npz, write_npz
 from gears.graphs import GeneEmbedding, Graph
-from gears.jobs.job import TrainingJob
-from gears.model.folder import MODEL
+from gears.jobs._job import TrainingJob
+from gears.model._folder import MODEL
 
 GENES = [f"GX{i:02d}" for i in range(30)]
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from gears.data.screen.cells import CellMatrix
-from gears.graphs.profiles import correlation_profiles
+from gears.data.screen._cells import CellMatrix
+from gears.graphs._profiles import correlation_profiles
 
 
 def stored(folder, values_NG):

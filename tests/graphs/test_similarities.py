@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gears import GEARS, PertData, simulated_screen
-from gears.graphs.similarities import SIMILARITIES, PriorInputs
+from gears.graphs._similarities import SIMILARITIES, PriorInputs
 from gears.priors import prior_of
 
 N_SINGLES = 30

@@ -21,8 +21,8 @@ import numpy as np
 from readers import make_run
 
 from gears import GEARS
+from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen.prepare import prepare_screen
-from gears.data.screen.prepared import PreparedScreen
 
 Action = Callable[[], Any]
 

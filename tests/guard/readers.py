@@ -117,7 +117,7 @@ def make_checkpoint(folder: Path, adata: AnnData) -> None:
 
 @reader(make_checkpoint, sealed=True)
 def read_checkpoint(folder: Path) -> Any:
-    from gears.training import checkpoints
+    from gears.training import _checkpoints as checkpoints
 
     return checkpoints.read(folder / "checkpoint.pt")
 
@@ -132,7 +132,7 @@ def make_screen(folder: Path, adata: AnnData) -> None:
 
 @reader(make_screen, sealed=True)
 def read_screen(folder: Path) -> Any:
-    from gears.data.screen.prepared import PreparedScreen
+    from gears.data.screen._prepared import PreparedScreen
 
     screen = PreparedScreen.open(folder / "toy")
     matrix, moments, ranking = screen.cells.csr(), screen.statistics, screen.de
@@ -164,15 +164,15 @@ def make_cache(folder: Path, _: AnnData) -> None:
 
 @reader(make_cache, sealed=True)
 def read_cache(folder: Path) -> Any:
-    from gears.files.cache import cached_arrays
+    from gears.files._cache import cached_arrays
 
     return cached_arrays(folder, "graph", {"a": 1}, lambda: {"x": np.arange(40.0), "y": np.arange(7)})
 
 
 @reader(lambda folder, adata: adata.write_h5ad(folder / "screen.h5ad"))
 def read_h5ad(folder: Path) -> Any:
-    from gears.data.reading.matrix import as_csr
-    from gears.data.reading.open import open_screen
+    from gears.data.reading._matrix import as_csr
+    from gears.data.reading._open import open_screen
 
     found = open_screen(folder / "screen.h5ad")
     return [
@@ -201,7 +201,7 @@ def make_ten_x(folder: Path, adata: AnnData) -> None:
 
 @reader(make_ten_x)
 def read_ten_x(folder: Path) -> Any:
-    from gears.data.reading.open import open_screen
+    from gears.data.reading._open import open_screen
 
     found = open_screen(folder / "counts.h5")
     return [found.X.toarray(), list(found.obs_names)]
@@ -220,7 +220,7 @@ def make_mtx(folder: Path, adata: AnnData) -> None:
 
 @reader(make_mtx)
 def read_mtx(folder: Path) -> Any:
-    from gears.data.reading.open import open_screen
+    from gears.data.reading._open import open_screen
 
     return list(open_screen(folder).obs_names)
 
@@ -234,7 +234,7 @@ def make_gene_sets(folder: Path, _: AnnData) -> None:
 
 @reader(make_gene_sets)
 def read_gene_sets(folder: Path) -> Any:
-    from gears.graphs.nodes import read_gene_set
+    from gears.graphs._nodes import read_gene_set
 
     return [read_gene_set(path) for path in sorted(folder.iterdir())]
 
@@ -262,7 +262,7 @@ def read_annotations(folder: Path) -> Any:
 
 
 def make_edges(folder: Path, _: AnnData) -> None:
-    from gears.graphs.edge_tables import pack_edges
+    from gears.graphs._edge_tables import pack_edges
 
     rows = [f"{a},{b},{0.5 + i / 100}" for i, (a, b) in enumerate(itertools.pairwise(GENES))]
     (folder / "edges.csv").write_text("source,target,weight\n" + "\n".join(rows))
@@ -271,7 +271,7 @@ def make_edges(folder: Path, _: AnnData) -> None:
 
 @reader(make_edges)
 def read_edges(folder: Path) -> Any:
-    from gears.graphs.edge_tables import EdgeFile
+    from gears.graphs._edge_tables import EdgeFile
 
     found = []
     for path in sorted(folder.iterdir()):
@@ -306,7 +306,7 @@ def make_tables(folder: Path, adata: AnnData) -> None:
 
 @reader(make_tables)
 def read_guides(folder: Path) -> Any:
-    from gears.data.reading.guides import read_table
+    from gears.data.reading._guides import read_table
 
     return read_table(folder / "guides.csv").to_numpy().tolist()
 
@@ -320,7 +320,7 @@ def make_split_dicts(folder: Path, adata: AnnData) -> None:
 
 @reader(make_split_dicts)
 def read_split_dicts(folder: Path) -> Any:
-    from gears.data.splits.registry import read_split_dict
+    from gears.data.splits._registry import read_split_dict
 
     return [read_split_dict(path) for path in sorted(folder.iterdir())]
 
@@ -333,8 +333,8 @@ def make_cell_gears(folder: Path, _: AnnData) -> None:
 
 @reader(make_cell_gears)
 def read_cell_gears(folder: Path) -> Any:
-    from gears.files.pickles import load_tensors
-    from gears.files.tensors import read_tensors
+    from gears.files._pickles import load_tensors
+    from gears.files._tensors import read_tensors
 
     return [load_tensors(folder / "config.pkl"), read_tensors(folder / "model.pt")]
 
@@ -363,8 +363,8 @@ def make_zarr(folder: Path, adata: AnnData) -> None:
 
 @reader(make_zarr)
 def read_zarr(folder: Path) -> Any:
-    from gears.data.reading.matrix import as_csr
-    from gears.data.reading.open import open_screen
+    from gears.data.reading._matrix import as_csr
+    from gears.data.reading._open import open_screen
 
     found = open_screen(folder / "screen.zarr")
     return [as_csr(found.X).toarray(), list(found.obs_names), list(found.obs["condition"])]
@@ -384,7 +384,7 @@ def make_ontology(folder: Path, _: AnnData) -> None:
 
 @reader(make_ontology)
 def read_ontology(folder: Path) -> Any:
-    from gears.graphs.annotation_files import Ontology
+    from gears.graphs._annotation_files import Ontology
 
     found = [Ontology.from_obo(path) for path in sorted(folder.iterdir())]
     return [[sorted(one.graph.edges), sorted(one.primary.items())] for one in found]
@@ -408,7 +408,7 @@ def make_archives(folder: Path, _: AnnData) -> None:
 def read_archives(folder: Path) -> Any:
     import tempfile
 
-    from gears.data.reading.download import extract_file
+    from gears.data.reading._download import extract_file
 
     found = []
     with tempfile.TemporaryDirectory() as out:

@@ -9,12 +9,12 @@ import pytest
 from readers import GENES, make_mtx
 
 from gears import cli
-from gears.data.reading.open import open_screen
+from gears.data.reading._open import open_screen
 from gears.data.splits import make_split
-from gears.data.splits.registry import read_split_dict
+from gears.data.splits._registry import read_split_dict
 from gears.files.formats import read_json
 from gears.graphs import GeneAnnotation
-from gears.graphs.nodes import read_gene_set
+from gears.graphs._nodes import read_gene_set
 
 MARK = "guard-was-here"
 

@@ -22,8 +22,8 @@ from readers import GENES, make_run
 
 from gears import GEARS, PertData
 from gears.data.screen.prepare import prepare_screen
-from gears.files import tensors
-from gears.files.atomic import new_folder
+from gears.files import _tensors as tensors
+from gears.files._atomic import new_folder
 from gears.files.formats import write_json, write_npz
 
 pytestmark = [
@@ -154,7 +154,9 @@ def test_a_disk_that_fills_up_within_hdf5(what, copy, toy_adata):
 
 def test_no_room_is_said_before_anything_is_written(copy, toy_adata, monkeypatch):
     before = contents(copy)
-    monkeypatch.setattr("gears.files.atomic.shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))
+    monkeypatch.setattr(
+        "gears.files._atomic.shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0)
+    )
     with pytest.raises(OSError, match=r"toy needs about 0 MB, 0 MB are free"):
         prepare_again(copy, toy_adata)
     with pytest.raises(OSError, match=r"run\.h5ad needs about"):

@@ -18,13 +18,13 @@ from readers import GENES
 from scipy import sparse
 
 from gears.conditions import Condition
+from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen.prepare import prepare_screen
-from gears.data.screen.prepared import PreparedScreen
 from gears.data.splits import Split, make_split
-from gears.files.pickles import load_plain
+from gears.files._pickles import load_plain
 from gears.graphs import GeneAnnotation
-from gears.graphs.edge_tables import EdgeFile
-from gears.graphs.nodes import read_gene_set
+from gears.graphs._edge_tables import EdgeFile
+from gears.graphs._nodes import read_gene_set
 from gears.model.config import ModelConfig
 from gears.training.options import TrainOptions
 

@@ -12,7 +12,7 @@ from readers import GENES
 from torch import nn
 
 from gears import GEARS, PertData
-from gears.data.screen.cells import CellMatrix
+from gears.data.screen._cells import CellMatrix
 from gears.training import TrainingEngine
 
 GO = {gene: {f"T{i % 7}", f"T{i % 5}"} for i, gene in enumerate(GENES)}

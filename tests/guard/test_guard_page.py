@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from gears.evaluation.scoring import COLUMNS
+from gears.evaluation._scoring import COLUMNS
 from gears.report import write_report
 
 SPY = "<body><script>window.alert = () => document.title = 'RAN'</script>"

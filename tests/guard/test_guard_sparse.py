@@ -10,7 +10,7 @@ import zarr
 from scipy import sparse
 
 from gears import PertData
-from gears.data.reading.matrix import as_csr
+from gears.data.reading._matrix import as_csr
 from gears.data.screen.prepare import prepare_screen
 
 DAMAGE: dict[str, tuple[str, int, int, str]] = {
@@ -44,7 +44,7 @@ def test_an_h5ad_file(what, h5ad, monkeypatch):
     with h5py.File(h5ad, "r+") as file:
         file["X"][array][place] = value
     if what.startswith("a column"):  # the others are read at once
-        monkeypatch.setattr("gears.data.reading.open.MOST_IN_MEMORY", 10)
+        monkeypatch.setattr("gears.data.reading._open.MOST_IN_MEMORY", 10)
     with pytest.raises(ValueError, match=rf"screen\.h5ad: X has {words}"):
         load(h5ad)
     assert not (h5ad.parent / "data" / "screen").exists()

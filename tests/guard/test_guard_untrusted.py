@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-from gears.data.published import read_published_split
-from gears.data.reading.open import open_screen
-from gears.data.splits.registry import read_split_dict
+from gears.data._published import read_published_split
+from gears.data.reading._open import open_screen
+from gears.data.splits._registry import read_split_dict
+from gears.files._pickles import load_npy, load_plain, load_tensors
+from gears.files._tensors import read_tensors
 from gears.files.formats import read_json, read_npz
-from gears.files.pickles import load_npy, load_plain, load_tensors
-from gears.files.tensors import read_tensors
 from gears.graphs import GeneAnnotation, GeneEmbedding
-from gears.graphs.annotation import annotation_from
-from gears.graphs.edge_tables import read_edge_table
-from gears.graphs.nodes import read_gene_set
-from gears.training.checkpoints import read
+from gears.graphs._annotation import annotation_from
+from gears.graphs._edge_tables import read_edge_table
+from gears.graphs._nodes import read_gene_set
+from gears.training._checkpoints import read
 
 MARK = "guard-was-here"
 

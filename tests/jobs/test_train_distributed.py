@@ -15,7 +15,7 @@ from anndata import AnnData
 
 from gears import GEARS, PertData, train_many, train_multi_gpu
 from gears.distributed.doctor import cores
-from gears.jobs.job import TrainingJob
+from gears.jobs._job import TrainingJob
 from gears.train_distributed import cleanup_ddp, setup_ddp, train_ddp_worker
 
 SPLIT = {"split": "simulation", "seed": 1}

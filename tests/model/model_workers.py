@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gears.distributed.world import Reducer
+from gears.distributed._world import Reducer
 
 
 class Meeting:

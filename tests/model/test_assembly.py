@@ -3,8 +3,9 @@
 import numpy as np
 
 from gears import PertData
-from gears.graphs import coexpression_graph, custom
-from gears.model import folder
+from gears.graphs import _custom as custom
+from gears.graphs import coexpression_graph
+from gears.model import _folder as folder
 from gears.model.config import ModelConfig
 
 

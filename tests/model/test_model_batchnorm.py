@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from gears.model.batchnorm import WeightedBatchNorm
+from gears.model._batchnorm import WeightedBatchNorm
 
 H = 5
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from model_twin import GENES, small_network
 
-from gears.model import blockwise
+from gears.model import _blockwise as blockwise
 from gears.model.network import GEARSNetwork
 
 ROWS = torch.tensor([0, 0, 1, 2, 3]), torch.tensor([1, 4, 2, 7, 1])

@@ -6,8 +6,8 @@ import pytest
 import torch
 from model_twin import small_network
 
+from gears.model._folder import published_state
 from gears.model.config import ModelConfig, published_config
-from gears.model.folder import published_state
 
 
 def test_round_trip_through_json():

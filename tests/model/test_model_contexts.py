@@ -8,7 +8,7 @@ from model_twin import graph_of
 from gears.conditions import NodeSet, contexts_of, kinds_of
 from gears.model.config import ModelConfig
 from gears.model.network import GEARSNetwork
-from gears.prediction.stream import predict_changes
+from gears.prediction._stream import predict_changes
 
 EDGES, WEIGHT = torch.tensor([[0, 1, 2], [1, 2, 0]]), torch.tensor([0.5, 1.0, 0.2])
 

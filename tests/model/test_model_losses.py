@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from gears.model._losses import cell_loss
 from gears.model.config import ModelConfig
-from gears.model.losses import cell_loss
 
 G = 7
 SETTINGS = {

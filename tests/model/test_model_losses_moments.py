@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from gears.data.screen.statistics import ConditionStatistics
+from gears.data.screen._statistics import ConditionStatistics
+from gears.model._losses import PairMoments, cell_loss, moment_loss
 from gears.model.config import ModelConfig
-from gears.model.losses import PairMoments, cell_loss, moment_loss
 
 U, G, N_Y, N_X = 3, 5, 6, 7
 SETTINGS = {

@@ -7,8 +7,8 @@ import pytest
 import torch
 from model_twin import collapse, graph_of
 
+from gears.model._folder import published_state
 from gears.model.config import ModelConfig
-from gears.model.folder import published_state
 from gears.model.network import GEARSNetwork
 
 pytestmark = pytest.mark.shared

@@ -13,7 +13,7 @@ import gears
 import gears.plotting as plots
 from gears import pl, plotting
 from gears.evaluation.uncertainty import calibration
-from gears.plotting.style import MARKS
+from gears.plotting._style import MARKS
 
 NAMES = [f"G{i}" for i in range(10)]
 DELTA = np.random.default_rng(0).normal(size=(4, 10))

@@ -6,7 +6,7 @@ import pytest
 
 from gears.graphs import Graph
 from gears.plotting import embedding, go_neighbourhood, new_axes
-from gears.plotting.style import name_near
+from gears.plotting._style import name_near
 
 
 def offsets(artist) -> np.ndarray:

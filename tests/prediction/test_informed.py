@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from gears import GEARS, PertData
-from gears.cli.predict import run_predict
+from gears.cli._predict import run_predict
 from gears.graphs import Graph
 from gears.jobs import Ensemble
-from gears.prediction.information import source_of_genes
+from gears.prediction._information import source_of_genes
 
 WANTED = {
     "GX00+ctrl": "training",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gears import GEARS, PertData
-from gears.cli.predict import run_predict
+from gears.cli._predict import run_predict
 from gears.conditions import Condition
 from gears.jobs import Ensemble
 

@@ -12,15 +12,15 @@ from scipy import sparse
 from gears import GEARS
 from gears.conditions import Condition
 from gears.graphs import Graph
+from gears.model._folder import ModelParts
 from gears.model.config import ModelConfig
-from gears.model.folder import ModelParts
 from gears.model.network import GEARSNetwork
-from gears.prediction import stream
-from gears.prediction.files import write_predictions
+from gears.prediction import _stream as stream
+from gears.prediction._files import write_predictions
 from gears.prediction.predictions import Predictions
-from gears.priors.kernels import GeneSimilarity
-from gears.priors.measured import Measured
-from gears.priors.prior import Effects, GenePrior
+from gears.priors._kernels import GeneSimilarity
+from gears.priors._measured import Measured
+from gears.priors._prior import Effects, GenePrior
 
 PERTS = 40
 

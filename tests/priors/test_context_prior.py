@@ -7,8 +7,9 @@ import pytest
 from scipy import sparse
 
 from gears.conditions import NodeSet
-from gears.priors import GenePrior, GeneSimilarity, PriorData, fit_prior, process
-from gears.priors.uncertainty import condition_variance
+from gears.priors import GenePrior, GeneSimilarity, PriorData, fit_prior
+from gears.priors import _process as process
+from gears.priors._uncertainty import condition_variance
 
 N_NODES, N_GENES, N_CONTEXTS = 12, 60, 3
 

@@ -8,13 +8,13 @@ import pytest
 from scipy import sparse
 
 from gears.priors import GeneSimilarity
-from gears.priors.evidence import EvidenceWeights
+from gears.priors._evidence import EvidenceWeights
+from gears.priors._kernels import AdditiveCovariance, gene_features, specific_covariance
+from gears.priors._magnitude import Tendency
+from gears.priors._posterior import ConditionCovariance, Posterior
+from gears.priors._regression import Spectrum
+from gears.priors._uncertainty import Uncertainty, condition_variance
 from gears.priors.joint import JointCovariance
-from gears.priors.kernels import AdditiveCovariance, gene_features, specific_covariance
-from gears.priors.magnitude import Tendency
-from gears.priors.posterior import ConditionCovariance, Posterior
-from gears.priors.regression import Spectrum
-from gears.priors.uncertainty import Uncertainty, condition_variance
 
 N_NODES, N_TRAINED, TYPICAL = 11, 7, 0.17
 SETS = tuple((node,) for node in range(N_TRAINED)) + tuple(combinations(range(4), 2))

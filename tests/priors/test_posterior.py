@@ -9,11 +9,11 @@ from scipy import sparse
 
 from gears.conditions import NodeSet
 from gears.priors import GeneSimilarity
-from gears.priors.evidence import EvidenceWeights
-from gears.priors.kernels import AdditiveCovariance, Features, gene_features, specific_covariance
-from gears.priors.posterior import ConditionCovariance, Posterior, left_out_variance
-from gears.priors.regression import Spectrum
-from gears.priors.uncertainty import condition_variance
+from gears.priors._evidence import EvidenceWeights
+from gears.priors._kernels import AdditiveCovariance, Features, gene_features, specific_covariance
+from gears.priors._posterior import ConditionCovariance, Posterior, left_out_variance
+from gears.priors._regression import Spectrum
+from gears.priors._uncertainty import condition_variance
 
 N_NODES, N_TRAINED = 12, 9
 SETS = tuple((node,) for node in range(N_TRAINED)) + tuple(combinations(range(6), 2))

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from gears.priors import regression
-from gears.priors.evidence import fit_weights
-from gears.priors.kernels import sizes_of, training_kernels
+from gears.priors import _regression as regression
+from gears.priors._evidence import fit_weights
+from gears.priors._kernels import sizes_of, training_kernels
 
 
 @pytest.fixture

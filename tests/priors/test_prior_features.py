@@ -16,9 +16,9 @@ from gears.priors import (
     process,
     regression,
 )
-from gears.priors.kernels import gene_features, mixed, specific_covariance, training_kernels
-from gears.priors.regression import Spectrum
-from gears.priors.source import vector_similarity
+from gears.priors._kernels import gene_features, mixed, specific_covariance, training_kernels
+from gears.priors._regression import Spectrum
+from gears.priors._source import vector_similarity
 
 SHARED, OWN, SIMILAR = 0.3, 0.8, 1.1
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 
 from gears.priors import FittedPrior, GenePrior, GeneSimilarity, PriorData, fit_prior
-from gears.priors.source import vector_similarity
+from gears.priors._source import vector_similarity
 
 UNSEEN_PAIRS = [(0, 13), (2, 9), (4, 7), (1, 8), (3, 5), (6, 9)]
 

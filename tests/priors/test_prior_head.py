@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gears.priors.fit import fit_prior
-from gears.priors.head import NAMES, Head, HeadInputs, PriorChanges
-from gears.priors.prior import GenePrior
+from gears.priors._fit import fit_prior
+from gears.priors._head import NAMES, Head, HeadInputs, PriorChanges
+from gears.priors._prior import GenePrior
 
 N_GENES = 40
 SETS = ((1,), (2, 7), (0, 4, 9), ())

@@ -9,8 +9,8 @@ from scipy import sparse
 from scipy.stats import spearmanr
 
 from gears.priors import GenePrior, GeneSimilarity, PriorData, fit_prior
-from gears.priors.calibration import LEVEL
-from gears.priors.kernels import target_cells
+from gears.priors._calibration import LEVEL
+from gears.priors._kernels import target_cells
 
 N_NODES, N_GENES = 45, 60
 NORMAL = 1.6449

@@ -13,7 +13,7 @@ from scipy import sparse
 
 from gears.files.formats import read_npz, write_npz
 from gears.simulate import Simulation, SimulationOptions, Truth, simulate_to_h5ad, simulated_screen
-from gears.simulate.effects import soft_threshold
+from gears.simulate._effects import soft_threshold
 
 SMALL = {"n_genes": 40, "n_singles": 6, "n_pairs": 4, "cells_per_condition": 10, "n_control": 20}
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from gears.graphs.annotation import GeneAnnotation
+from gears.graphs._annotation import GeneAnnotation
 from gears.simulate import Simulation, SimulationOptions, Truth, simulated_screen
-from gears.simulate.design import make_design
-from gears.simulate.network import Network
+from gears.simulate._design import make_design
+from gears.simulate._network import Network
 
 OPTIONS = SimulationOptions(n_genes=300, n_singles=60, n_pairs=80, network_degree=12.0)
 

@@ -14,14 +14,14 @@ from torch import nn
 
 from gears import GEARS, PertData
 from gears.distributed import World, cleanup_ddp, join_group
-from gears.files import tensors
+from gears.files import _tensors as tensors
+from gears.model._folder import build_parts
 from gears.model.config import ModelConfig
-from gears.model.folder import build_parts
-from gears.training.batches import ConditionBatch
-from gears.training.tables import condition_tables
-from gears.training.tasks import CellsTask, MomentsTask, pair_tables
-from gears.training.trainer import TrainingEngine
-from gears.training.workers import plain_state
+from gears.training._batches import ConditionBatch
+from gears.training._tables import condition_tables
+from gears.training._tasks import CellsTask, MomentsTask, pair_tables
+from gears.training._trainer import TrainingEngine
+from gears.training._workers import plain_state
 
 CPU = torch.device("cpu")
 GLOBAL_BATCH = {"cells": 24, "moments": 12}

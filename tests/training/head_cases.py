@@ -11,9 +11,9 @@ from exact_cases import group
 
 from gears import PertData
 from gears.distributed import cleanup_ddp
-from gears.files import tensors
-from gears.priors.source import prior_of
-from gears.training.head import TrainedHead, train_head
+from gears.files import _tensors as tensors
+from gears.priors._source import prior_of
+from gears.training._head import TrainedHead, train_head
 from gears.training.options import TrainOptions
 
 CPU = torch.device("cpu")

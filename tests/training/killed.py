@@ -21,10 +21,10 @@ import torch
 
 from gears import GEARS, PertData
 from gears.distributed import World, cleanup_ddp, join_group
-from gears.files import tensors
-from gears.model.folder import is_model, load_parts
-from gears.training import checkpoints
-from gears.training.workers import plain_state
+from gears.files import _tensors as tensors
+from gears.model._folder import is_model, load_parts
+from gears.training import _checkpoints as checkpoints
+from gears.training._workers import plain_state
 
 CPU = torch.device("cpu")
 OPTIONS = {

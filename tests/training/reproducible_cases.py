@@ -11,7 +11,7 @@ from exact_cases import group
 
 from gears import GEARS, PertData
 from gears.distributed import cleanup_ddp
-from gears.training.workers import plain_state
+from gears.training._workers import plain_state
 
 CASES: dict[str, dict[str, Any]] = {
     "cells": {

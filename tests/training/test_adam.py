@@ -7,7 +7,7 @@ import sys
 
 import torch
 
-from gears.training.schedules import Adam
+from gears.training._schedules import Adam
 
 
 def run(kind: type[torch.optim.Adam], halfway: bool) -> tuple[torch.Tensor, dict]:
@@ -37,7 +37,7 @@ def test_steps_and_state_are_those_of_torch() -> None:
 def test_a_step_imports_no_compiler() -> None:
     code = (
         "import sys, torch\n"
-        "from gears.training.schedules import Adam\n"
+        "from gears.training._schedules import Adam\n"
         "weight = torch.nn.Parameter(torch.ones(3))\n"
         "adam = Adam([weight], fused=True)\n"
         "adam.zero_grad(); weight.sum().backward(); adam.step(); adam.load_state_dict(adam.state_dict())\n"

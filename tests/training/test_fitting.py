@@ -13,10 +13,10 @@ import pytest
 from anndata import AnnData
 
 from gears import GEARS, PertData
-from gears.data.splits.split import perturbed_in
-from gears.model.folder import load_parts
-from gears.priors.source import fit_to, prior_of
-from gears.training.batches import ConditionLoader
+from gears.data.splits._split import perturbed_in
+from gears.model._folder import load_parts
+from gears.priors._source import fit_to, prior_of
+from gears.training._batches import ConditionLoader
 
 RUN = {"evaluate_test": False, "verbose": False}
 PARTS = {"train": 9, "val": 6, "test": 3}  # conditions beside the control
@@ -175,7 +175,7 @@ def test_a_network_with_weight_keeps_the_prior_that_it_was_trained_on(
     pert_data: PertData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any gain at all is enough here: the rule has tests of its own."""
-    monkeypatch.setattr("gears.training.network_weight.LEVEL", 1.0)
+    monkeypatch.setattr("gears.training._network_weight.LEVEL", 1.0)
     model = initialised(pert_data)
     result = model.train(epochs=2, **RUN)
     if model.parts.prior.report["validation_gain"] > 0:
@@ -255,7 +255,7 @@ def test_the_prior_is_fitted_once_whatever_the_network(
     pert_data: PertData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     initialised(pert_data).train(epochs=0, **RUN)
-    monkeypatch.setattr("gears.priors.source.fit_prior", None)  # fitting again would fail
+    monkeypatch.setattr("gears.priors._source.fit_prior", None)  # fitting again would fail
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=9)
     model.train(epochs=1, **RUN)

@@ -12,17 +12,18 @@ import torch
 from head_cases import opened, tables, trained, work
 
 from gears import GEARS, PertData
-from gears.data.splits.split import perturbed_in
-from gears.distributed import launch, signals
-from gears.files import tensors
-from gears.priors import inner_folds
-from gears.priors.inner_folds import inner_predictions
-from gears.priors.source import fit_to, prior_of
+from gears.data.splits._split import perturbed_in
+from gears.distributed import _launch as launch
+from gears.distributed import _signals as signals
+from gears.files import _tensors as tensors
+from gears.priors import _inner_folds as inner_folds
+from gears.priors._inner_folds import inner_predictions
+from gears.priors._source import fit_to, prior_of
 from gears.simulate import simulated_screen
-from gears.training import head as head_module
-from gears.training.batches import ConditionBatch
-from gears.training.head import HeadTask, TrainedHead, training_truth
-from gears.training.head_weight import FEWEST_CONDITIONS
+from gears.training import _head as head_module
+from gears.training._batches import ConditionBatch
+from gears.training._head import HeadTask, TrainedHead, training_truth
+from gears.training._head_weight import FEWEST_CONDITIONS
 
 QUIET = {"evaluate_test": False, "verbose": False}
 

@@ -13,7 +13,7 @@ import pytest
 from anndata import AnnData
 
 from gears import GEARS, PertData, train_multi_gpu
-from gears.training.loggers import (
+from gears.training._loggers import (
     LOGGERS,
     LoggerSetup,
     RunLoggers,

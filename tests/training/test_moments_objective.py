@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gears import GEARS, PertData, train_multi_gpu
-from gears.jobs.job import TrainingJob
+from gears.jobs._job import TrainingJob
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from gears import PertData
-from gears.distributed.world import IDENTITY
+from gears.distributed._world import IDENTITY
+from gears.model._folder import build_parts
+from gears.model._losses import cell_loss
 from gears.model.config import ModelConfig
-from gears.model.folder import build_parts
-from gears.model.losses import cell_loss
-from gears.training.batches import ConditionBatch, ConditionLoader
-from gears.training.tables import condition_tables
-from gears.training.tasks import MomentsTask, pair_tables
+from gears.training._batches import ConditionBatch, ConditionLoader
+from gears.training._tables import condition_tables
+from gears.training._tasks import MomentsTask, pair_tables
 
 if TYPE_CHECKING:
     from gears.model.network import GEARSNetwork

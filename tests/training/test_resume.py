@@ -15,13 +15,14 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from gears import GEARS, PertData
-from gears.distributed import signals
-from gears.files import tensors
-from gears.model.folder import load_parts
-from gears.training import TrainingEngine, checkpoints
+from gears.distributed import _signals as signals
+from gears.files import _tensors as tensors
+from gears.model._folder import load_parts
+from gears.training import TrainingEngine
+from gears.training import _checkpoints as checkpoints
+from gears.training._run_folder import check_facts, check_resumed, run_facts
+from gears.training._workers import check_replicas
 from gears.training.options import TrainOptions
-from gears.training.run_folder import check_facts, check_resumed, run_facts
-from gears.training.workers import check_replicas
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gears.training._schedules import SCHEDULES, Horizon, learning_rate, rising_epochs, scaled_lr
 from gears.training.options import TrainOptions
-from gears.training.schedules import SCHEDULES, Horizon, learning_rate, rising_epochs, scaled_lr
 
 
 def rates(name: str, horizon: Horizon, **options: float) -> list[float]:

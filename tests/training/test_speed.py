@@ -12,12 +12,13 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gears.training import TrainingEngine, modes
+from gears.training import TrainingEngine
+from gears.training import _modes as modes
+from gears.training._records import Clock
+from gears.training._run import full_memory_explained
+from gears.training._schedules import Horizon
+from gears.training._workers import for_several_workers, has_batch_norm
 from gears.training.options import TrainOptions
-from gears.training.records import Clock
-from gears.training.run import full_memory_explained
-from gears.training.schedules import Horizon
-from gears.training.workers import for_several_workers, has_batch_norm
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gears import GEARS, PertData
 from gears.training import TrainingEngine
-from gears.training.records import StepRecords
+from gears.training._records import StepRecords
 
 
 class Reads(TorchDispatchMode):

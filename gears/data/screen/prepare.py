@@ -8,16 +8,16 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gears.core.messages import nearest, shorten
-from gears.core.numbers import whole_number
-from gears.core.options import anything, option, options, switch, whole
-from gears.data.checks.names import KnownGene
-from gears.data.checks.options import ProcessingOptions
-from gears.data.checks.survey import ScreenDraft, check_screen
-from gears.data.reading.by_dask import cluster, from_dask, lazy_screen
-from gears.data.reading.download import FOLDER, PUBLISHED_FILES, PUBLISHED_OPTIONS, published_screen
-from gears.data.reading.guides import add_guides
-from gears.data.reading.open import (
+from gears.core._messages import nearest, shorten
+from gears.core._numbers import whole_number
+from gears.core._options import anything, option, options, switch, whole
+from gears.data.checks._names import KnownGene
+from gears.data.checks._options import ProcessingOptions
+from gears.data.checks._survey import ScreenDraft, check_screen
+from gears.data.reading._by_dask import cluster, from_dask, lazy_screen
+from gears.data.reading._download import FOLDER, PUBLISHED_FILES, PUBLISHED_OPTIONS, published_screen
+from gears.data.reading._guides import add_guides
+from gears.data.reading._open import (
     SUFFIXES,
     in_reach,
     kind_of,
@@ -26,11 +26,11 @@ from gears.data.reading.open import (
     open_screen,
     refuse_address,
 )
-from gears.data.screen.files import H5AD, is_prepared, screen_hash, write_screen
-from gears.data.screen.prepared import PreparedScreen
-from gears.files.atomic import clean_leftovers, locked, need_space, new_folder
-from gears.files.manifest import MANIFEST
-from gears.files.paths import named, user_path
+from gears.data.screen._files import H5AD, is_prepared, screen_hash, write_screen
+from gears.data.screen._prepared import PreparedScreen
+from gears.files._atomic import clean_leftovers, locked, need_space, new_folder
+from gears.files._manifest import MANIFEST
+from gears.files._paths import named, user_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,8 +95,8 @@ def prepare_screen(
     ----------
     adata
         X (N, G) log-normalised expression, dense or sparse; ``obs.condition``, ``obs.cell_type``, ``var.gene_name``.
-        One that is backed by a file stays there where it is large (see :func:`gears.data.reading.open.open_lean`).
-        A dask array is read block by block on the scheduler that is active (:mod:`gears.data.reading.by_dask`).
+        One that is backed by a file stays there where it is large (see :func:`gears.data.reading._open.open_lean`).
+        A dask array is read block by block on the scheduler that is active (:mod:`gears.data.reading._by_dask`).
     workers
         Processes that compute the statistics (the result does not depend on it).
     is_gene

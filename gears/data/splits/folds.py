@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gears.core.numbers import whole_number
-from gears.data.splits.labels import Labels
-from gears.data.splits.make import make_split
-from gears.data.splits.split import Split
+from gears.core._numbers import whole_number
+from gears.data.splits._labels import Labels
+from gears.data.splits._make import make_split
+from gears.data.splits._split import Split
 
 if TYPE_CHECKING:
-    from gears.data.screen.prepared import PreparedScreen
+    from gears.data.screen._prepared import PreparedScreen
 
 
 def folds(

@@ -1,6 +1,7 @@
 """Baselines that a trained model has to beat, by name."""
 
-from gears.evaluation.baselines.base import (
+from gears.evaluation._fitted import ConditionMeans
+from gears.evaluation.baselines._base import (
     BASELINES,
     Baseline,
     BaselineEntry,
@@ -8,16 +9,15 @@ from gears.evaluation.baselines.base import (
     make_baseline,
     register_baseline,
 )
-from gears.evaluation.baselines.go import GOKnn, GORidge
-from gears.evaluation.baselines.means import Additive, MatchingMean, NoChange, TrainMean
-from gears.evaluation.baselines.regression import (
+from gears.evaluation.baselines._go import GOKnn, GORidge
+from gears.evaluation.baselines._means import Additive, MatchingMean, NoChange, TrainMean
+from gears.evaluation.baselines._regression import (
     AdditiveRidge,
     AdditiveRidgeCoexpression,
     AdditiveRidgeGO,
     EmbeddingRidge,
     Linear,
 )
-from gears.evaluation.fitted import ConditionMeans
 
 # Those that use training conditions only and need no embeddings; `additive_all_singles` and `embedding_ridge` are
 # available by name.

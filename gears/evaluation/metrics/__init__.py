@@ -1,7 +1,9 @@
-"""Metrics: a registry of plain functions, per condition first (see :mod:`gears.evaluation.metrics.registry`)."""
+"""Metrics: a registry of plain functions, per condition first (see :mod:`gears.evaluation.metrics._registry`)."""
 
-from gears.evaluation.metrics import decisive, differential, distributions, published
-from gears.evaluation.metrics.registry import (
+from gears.evaluation.metrics import _decisive as decisive
+from gears.evaluation.metrics import _published as published
+from gears.evaluation.metrics import differential, distributions
+from gears.evaluation.metrics._registry import (
     ALL,
     DECISIVE,
     DEFAULT,

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from gears.core.messages import unknown_name
-from gears.evaluation.metrics.published import PSEUDO_COUNT, SHARE
-from gears.evaluation.metrics.registry import register_table
-from gears.evaluation.rows import adjusted
+from gears.core._messages import unknown_name
+from gears.evaluation._rows import adjusted
+from gears.evaluation.metrics._published import PSEUDO_COUNT, SHARE
+from gears.evaluation.metrics._registry import register_table
 from gears.evaluation.truth import Truth
 
 FALSE_DISCOVERY_RATE = 0.05

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gears.evaluation.metrics.registry import register_table
+from gears.evaluation.metrics._registry import register_table
 from gears.evaluation.truth import Truth, moved_cells
 
 

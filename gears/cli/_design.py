@@ -1,0 +1,270 @@
+"""`gears suggest`, `gears hits`, `gears reverse` and `gears power`: what to do next in the lab."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from gears.cli._parser import CommandParser, show
+from gears.cli._screens import add_data, add_nodes, open_screen
+from gears.core._messages import count, shorten
+from gears.files._paths import check_output
+from gears.files._untrusted import listed_names
+from gears.files.formats import write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from gears.gears import GEARS
+
+_CANDIDATES = """
+Candidates are GENES (a gene, or genes joined by +), those of --file (one a line), with --all-pairs every pair of them
+(or of the genes perturbed in training). Where nothing is given they are the genes expressed in the screen.
+"""
+SUGGEST_EPILOG = f"""examples:
+  gears suggest models/run1 --n 20
+  gears suggest models/run1 KLF1 AHR CEBPA GATA1 --all-pairs --n 5 --costs costs.csv
+  gears suggest models/run1 --file library.txt --aim effect --threshold 0.5 --readout HBG1
+  gears suggest models/run1 --aim interaction --output batch.csv
+{_CANDIDATES}For --aim interaction they are all pairs of the genes perturbed in training.
+"""
+HITS_EPILOG = f"""examples:
+  gears hits models/run1 --readout HBG1 --threshold 0.5
+  gears hits models/run1 --signature signature.csv --threshold -0.2 --all-pairs
+  gears hits models/run1 --file library.txt --threshold 0.1 --output hits.csv     (effect size of all genes)
+{_CANDIDATES}"""
+REVERSE_EPILOG = f"""examples:
+  gears reverse models/run1 --wanted change.csv
+  gears reverse models/run1 --up HBG1 HBG2 --down HBB --all-pairs --n 50
+{_CANDIDATES}"""
+POWER_EPILOG = """examples:
+  gears power gears_data/screen --effect 0.25
+  gears power screen.h5ad --cells 50 --control-cells 500 --output power.csv
+"""
+SHOWN = 20  # rows of a table on the terminal
+
+
+def suggest_parser() -> CommandParser:
+    """Options of ``gears suggest``."""
+    parser = _model_parser("suggest", "Choose the perturbations to measure next.", SUGGEST_EPILOG)
+    parser.add_argument("--n", type=int, default=10, help="size of the batch")
+    parser.add_argument("--aim", default="information", help="information, effect or interaction")
+    parser.add_argument(
+        "--targets",
+        help="file of conditions whose predictions are to become certain; default: the candidates (--aim information)",
+    )
+    _add_readout(parser)
+    parser.add_argument(
+        "--threshold", type=float, help="change of log expression that is a hit, for --aim effect"
+    )
+    parser.add_argument("--costs", help="CSV of candidates and their costs; 1 for others")
+    return parser
+
+
+def run_suggest(arguments: list[str]) -> None:
+    """Choose a batch and print it."""
+    options = suggest_parser().parse(arguments)
+    check_output_of(options)
+    costs, readout = None if options.costs is None else _values(options.costs), _readout(options)
+    targets = None if options.targets is None else listed_names(options.targets)
+    model = _model(options)
+    from gears.design.suggest import suggest
+
+    _show(
+        options,
+        suggest(
+            model, _candidates(options, model), options.n, options.aim, targets=targets, readout=readout,
+            threshold=options.threshold, costs=costs, measured=_measured(options),
+        ),
+    )  # fmt: skip
+
+
+def hits_parser() -> CommandParser:
+    """Options of ``gears hits``."""
+    parser = _model_parser("hits", "Rank perturbations by the probability that a readout moves.", HITS_EPILOG)
+    _add_readout(parser)
+    text = "change of log expression that is a hit: above 0 for a rise, below 0 for a fall"
+    parser.add_argument("--threshold", type=float, required=True, help=text)
+    return parser
+
+
+def run_hits(arguments: list[str]) -> None:
+    """Rank candidates by the probability of a hit."""
+    options = hits_parser().parse(arguments)
+    check_output_of(options)
+    readout, model = _readout(options), _model(options)
+    from gears.design.hits import hits
+
+    candidates, measured = _candidates(options, model), _measured(options)
+    _show(options, hits(model, candidates, threshold=options.threshold, readout=readout, measured=measured))
+
+
+def reverse_parser() -> CommandParser:
+    """Options of ``gears reverse``."""
+    text = "Perturbations whose predicted change is closest to a wanted one."
+    parser = _model_parser("reverse", text, REVERSE_EPILOG, measured=False)
+    parser.add_argument("--wanted", help="CSV of genes and their wanted changes")
+    parser.add_argument("--up", nargs="+", type=str, default=[], help="genes to rise, instead of --wanted")
+    parser.add_argument("--down", nargs="+", type=str, default=[], help="genes to fall, instead of --wanted")
+    parser.add_argument("--n", type=int, default=SHOWN, help="rows of the table")
+    return parser
+
+
+def run_reverse(arguments: list[str]) -> None:
+    """Rank candidates by the similarity of their change with a wanted one."""
+    options = reverse_parser().parse(arguments)
+    check_output_of(options)
+    if (options.wanted is None) == (not options.up and not options.down):
+        msg = "the wanted change is missing or given twice: give --wanted FILE, or genes by --up and --down"
+        raise ValueError(msg)
+    both = sorted(set(options.up) & set(options.down))
+    if both:
+        msg = f"{shorten(both, 3)} cannot rise and fall: found in --up and in --down; give each gene in one of them"
+        raise ValueError(msg)
+    signs = dict.fromkeys(options.up, 1.0) | dict.fromkeys(options.down, -1.0)
+    wanted, model = signs if options.wanted is None else _values(options.wanted), _model(options)
+    from gears.design.reverse import reverse
+
+    _show(options, reverse(model, wanted, _candidates(options, model), options.n))
+
+
+def power_parser() -> CommandParser:
+    """Options of ``gears power``."""
+    text = "Cells per condition that an effect needs, or the effect that given cells show."
+    parser = CommandParser("power", "DATA", text, POWER_EPILOG)
+    add_data(parser)
+    add_nodes(parser)
+    parser.add_argument("--effect", type=float | None, help="change of mean log expression to be seen")
+    parser.add_argument("--cells", type=int | None, help="cells of the condition, instead of --effect")
+    parser.add_argument(
+        "--control-cells", type=int | None, help="control cells; default: those of the screen"
+    )
+    parser.add_argument("--power", type=float, default=0.8, help="probability of seeing it")
+    parser.add_argument("--level", type=float, default=0.05, help="two-sided level of the test of one gene")
+    parser.add_argument("--output", help="write all rows to this CSV file")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT")
+    return parser
+
+
+def run_power(arguments: list[str]) -> None:
+    """Cells that an effect needs, or the effect that cells show, by gene."""
+    options = power_parser().parse(arguments)
+    check_output_of(options)
+    if options.effect is None and options.cells is None:
+        msg = "nothing to compute: give --effect or --cells, the other is computed"
+        raise ValueError(msg)
+    from gears.design.power import power
+
+    names = ("effect", "cells", "control_cells", "power", "level")
+    table = power(open_screen(options).screen, **{name: options[name] for name in names})
+    _show(options, table.sort_values("control_mean", ascending=False, ignore_index=True))
+
+
+def _model_parser(name: str, description: str, epilog: str, *, measured: bool = True) -> CommandParser:
+    """Options that the commands with a model share."""
+    parser = CommandParser(name, "MODEL [GENES ...]", description, epilog)
+    parser.add_argument("model", metavar="MODEL", help="folder of the model")
+    parser.add_argument(
+        "genes", metavar="GENES", nargs="*", default=[], help="candidates, such as KLF1 or AHR+KLF1"
+    )
+    parser.add_argument("--file", help="file with one candidate a line, beside or instead of GENES")
+    parser.add_argument("--all-pairs", action="store_true", help="every pair of the candidates")
+    if measured:
+        parser.add_argument(
+            "--measured", help="file of conditions measured since the model was trained, one a line"
+        )
+    parser.add_argument("--output", help="write all rows to this CSV file")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT")
+    text = "cpu, cuda, cuda:1, ...; default: the first GPU, or the CPU where there is none"
+    parser.add_argument("--device", help=text)
+    return parser
+
+
+def _add_readout(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--readout", help="measured gene that is to move; default: the effect size of all genes"
+    )
+    parser.add_argument(
+        "--signature", help="CSV of genes and weights, instead of --readout: its weighted mean is to move"
+    )
+
+
+def check_output_of(options: Any) -> None:
+    """Raise for an OUTPUT that exists or is no CSV, before work begins."""
+    if options.output is not None:
+        if not options.output.endswith(".csv"):
+            msg = f"the output is a CSV file; found {options.output!r}: give a name that ends in .csv"
+            raise ValueError(msg)
+        check_output(options.output, options.overwrite)
+
+
+def _model(options: Any) -> GEARS:
+    from gears.gears import GEARS
+
+    return GEARS.from_pretrained(options.model, device=options.device)
+
+
+def _candidates(options: Any, model: GEARS) -> Iterable[Any] | None:
+    names = list(options.genes) + ([] if options.file is None else listed_names(options.file))
+    if options.file is not None and not names:
+        msg = f"{options.file} names no candidate; give one a line"
+        raise ValueError(msg)
+    if not options.all_pairs:
+        return names or None
+    from gears.prediction._stream import all_pairs, candidate_genes
+
+    return all_pairs(candidate_genes(model._need_model(), names or None))
+
+
+def _measured(options: Any) -> list[str]:
+    return [] if options.measured is None else listed_names(options.measured)
+
+
+def _readout(options: Any) -> Any:
+    if options.signature is not None and options.readout is not None:
+        msg = f"--readout {options.readout} and --signature {options.signature} are both given; give one of them"
+        raise ValueError(msg)
+    return options.readout if options.signature is None else _values(options.signature)
+
+
+def _values(path: str) -> dict[str, float]:
+    """Names and numbers of a file with two columns, separated by a comma or a tab; a header is skipped."""
+    values: dict[str, float] = {}
+    for number, line in enumerate(listed_names(path)):
+        name, _, text = line.replace("\t", ",").rpartition(",")
+        name = name.strip()
+        try:
+            value = float(text)
+        except ValueError:
+            if number:
+                msg = f"{path}: {line!r} is not a name and a number; expected two columns such as HBG1,0.5"
+                raise ValueError(msg) from None
+            continue
+        if name in values:
+            msg = f"{path} names {name} twice; give each name one number"
+            raise ValueError(msg)
+        values[name] = value
+    return values
+
+
+def _show(options: Any, table: pd.DataFrame) -> None:
+    """Print the first rows and what is excluded; write all rows where a file is named."""
+    from gears.design._candidates import excluded_by_reason
+
+    if options.output is not None:
+        write_text(options.output, table.to_csv(index=False))
+    excluded = table.attrs.get("excluded", {})
+    text = table.head(SHOWN).round(4).to_string(index=False)
+    if len(table) > SHOWN:
+        text += f"\n... of {len(table)} rows (--output FILE.csv writes all)"
+    if excluded:
+        text += f"\n\n{count(len(excluded), 'candidate')} excluded (--json lists all): {excluded_by_reason(excluded)}"
+    rows = [
+        {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in row.items()
+        }
+        for row in table.to_dict("records")
+    ]
+    show(options, {"rows": rows, "excluded": excluded}, text)

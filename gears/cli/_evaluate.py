@@ -1,0 +1,228 @@
+"""`gears evaluate`, `gears compare` and `gears report`: score models and baselines, and write the page of a table."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gears.cli._parser import CommandParser, show
+from gears.cli._screens import add_data, add_nodes, add_scores, check_scores, open_screen, score_options
+from gears.core._messages import count
+from gears.core._numbers import whole_number
+from gears.files._paths import existing_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EVALUATE_EPILOG = """examples:
+  gears evaluate models/run1 screen.h5ad
+  gears evaluate models/run1 gears_data/screen --report reports/run1
+  gears evaluate models/run1 screen.h5ad --metrics pearson_delta mse_top20_de --json
+"""
+
+COMPARE_EPILOG = """examples:
+  gears compare screen.h5ad                                      (the baselines alone, one split)
+  gears compare screen.h5ad --baselines additive linear go_ridge --split-seeds 1 2 3
+  gears compare screen.h5ad --folds 5 --repeats 2 --report reports/baselines
+  gears compare screen.h5ad --gears moments cells --epochs 20 --seeds 1 2 --report reports/all
+"""
+
+REPORT_EPILOG = """examples:
+  gears report reports/run1/evaluation.csv reports/again
+  gears report evaluation.csv reports/again --title "Run 1" --models gears_cells gears_moments
+"""
+
+
+def evaluate_parser() -> CommandParser:
+    """Options of ``gears evaluate``."""
+    parser = CommandParser(
+        "evaluate",
+        "MODEL DATA",
+        "Score a trained model and the baselines on one part of its split, by default the test part.",
+        EVALUATE_EPILOG,
+    )
+    parser.add_argument("model", metavar="MODEL", help="folder of the model")
+    add_data(parser)
+    add_nodes(parser)
+    parser.add_argument("--part", default="test", help="part of the split: test, val or train")
+    add_scores(parser)
+    parser.add_argument(
+        "--device", help="cpu, cuda, ...; default: the first GPU, or the CPU where there is none"
+    )
+    return parser
+
+
+def run_evaluate(arguments: list[str]) -> None:
+    """Load the model and its screen, score, print the table, write the report."""
+    options = evaluate_parser().parse(arguments)
+    from gears.core._messages import unknown_name
+    from gears.data.splits._split import PARTS
+    from gears.evaluation.intervals import summary_table
+    from gears.evaluation.verdict import verdict
+    from gears.files._paths import need_file
+    from gears.jobs.estimators import load_with_screen
+
+    check_scores(options)
+    if options.part not in PARTS:
+        raise ValueError(unknown_name("part of the split", options.part, PARTS))
+    need_file(options.model, "MODEL")
+    pert_data = open_screen(options)
+    model = load_with_screen(options.model, pert_data, device=options.device)
+    table = model.evaluate(options.part, report=options.report, **score_options(options))
+    if table is None:
+        msg = f"part {options.part!r} of the model's split has no perturbed condition to evaluate"
+        raise ValueError(msg)
+    summary = summary_table(table).to_dict("records")
+    value = {"verdict": verdict(table), "report": options.report, "summary": summary}
+    text = _rendered(table, options)
+    show(options, value, text + (f"\n\nreport: {options.report}" if options.report else ""))
+
+
+def _rendered(table: pd.DataFrame, options: Any, method: str | None = None) -> str:
+    """The table as text: its decisive metrics, or those of --metrics, or with --all-metrics every one."""
+    from gears.evaluation.metrics._registry import DEFAULT
+    from gears.evaluation.verdict import first_metrics, render_table
+
+    chosen = options.all_metrics or list(options.metrics) != list(DEFAULT)
+    metrics = None if chosen else first_metrics(table)
+    text = render_table(table, method=method, subgroups=True, metrics=metrics)
+    n_others = 0 if metrics is None else table["metric"].nunique() - len(metrics)
+    return f"{text}\n\n{count(n_others, 'further metric')}: --all-metrics" if n_others else text
+
+
+def compare_parser() -> CommandParser:
+    """Options of ``gears compare``."""
+    from gears.data.splits._registry import SPLITS
+
+    parser = CommandParser(
+        "compare",
+        "DATA",
+        "Fit methods to one or more splits of a screen and score them side by side.",
+        COMPARE_EPILOG,
+    )
+    add_data(parser)
+    add_nodes(parser)
+    parser.add_argument("--split", default="simulation", help=f"type of split: {', '.join(SPLITS)}")
+    parser.add_argument("--split-seeds", nargs="+", type=int, default=[1], help="seeds of the splits")
+    parser.add_argument("--folds", type=int, help="cross-validation with this many folds instead of --split")
+    parser.add_argument("--repeats", type=int, default=1, help="repeats of the cross-validation")
+    parser.add_argument(
+        "--gears", nargs="+", type=str, default=[], help="train GEARS with these objectives: moments, cells"
+    )
+    parser.add_argument("--seeds", nargs="+", type=int, default=[], help="seeds of GEARS's initial weights")
+    parser.add_argument("--epochs", type=int | None, help="epochs of GEARS; default: by objective")
+    parser.add_argument("--hidden-size", type=int, default=64, help="hidden size of GEARS")
+    parser.add_argument("--device", help="device of GEARS: cpu, cuda, ...")
+    add_scores(parser)
+    return parser
+
+
+def run_compare(arguments: list[str]) -> None:
+    """Compare, print the averages, write the report."""
+    options = compare_parser().parse(arguments)
+    from gears.core._messages import unknown_name
+    from gears.data.splits._registry import SPLITS
+    from gears.evaluation.compare import compare
+    from gears.evaluation.intervals import summary_table
+    from gears.evaluation.verdict import verdict
+
+    for objective in options.gears:
+        if objective not in ("moments", "cells"):
+            raise ValueError(unknown_name("objective", objective, ["moments", "cells"]))
+    check_scores(options)
+    _ = SPLITS[options.split]  # raises for an unknown one
+    pert_data = open_screen(options)
+    models = {
+        f"gears_{objective}": partial(_gears, pert_data, objective, options) for objective in options.gears
+    }
+    result = compare(
+        models,
+        pert_data.screen,
+        _splits(pert_data, options),
+        seeds=(options.seeds or [1]) if models else (),
+        annotation=pert_data.annotation,
+        **score_options(options),
+    )
+    if options.report:
+        from gears.report._write import write_report
+
+        write_report(result, options.report, title=f"Methods on {pert_data.dataset_name}")
+    text = _rendered(result.table, options, result.models[0] if models else None)
+    value: dict[str, Any] = {
+        "verdicts": {name: verdict(result.table, method=name) for name in result.models},
+        "left_out": result.left_out,
+        "costs": result.costs().to_dict("records"),
+        "summary": summary_table(result.table).to_dict("records"),
+        "report": options.report,
+    }
+    show(options, value, text + (f"\n\nreport: {options.report}" if options.report else ""))
+
+
+def _gears(pert_data: Any, objective: str, options: Any, seed: int) -> Any:
+    from gears.jobs.estimators import GEARSEstimator
+
+    training = {"objective": objective} | ({} if options.epochs is None else {"epochs": options.epochs})
+    network = {"hidden_size": options.hidden_size}
+    return GEARSEstimator(pert_data, network=network, training=training, seed=seed, device=options.device)
+
+
+def _splits(pert_data: Any, options: Any) -> list[Any]:
+    from gears.data.splits._make import prepare_split
+    from gears.data.splits.folds import folds
+
+    if options.folds is not None:
+        n_folds = whole_number("--folds", options.folds, 2)
+        return list(folds(pert_data.screen, n_folds, options.repeats, options.split_seeds[0]))
+    return [prepare_split(pert_data.screen, options.split, seed=seed) for seed in options.split_seeds]
+
+
+def report_parser() -> CommandParser:
+    """Options of ``gears report``."""
+    parser = CommandParser(
+        "report",
+        "TABLE.csv FOLDER",
+        "Write the HTML page, CSV, JSON and figures of a tidy table.",
+        REPORT_EPILOG,
+    )
+    parser.add_argument(
+        "table", metavar="TABLE.csv", help="evaluation.csv of a report, or a table with the same columns"
+    )
+    parser.add_argument("folder", metavar="FOLDER", help="folder for the page")
+    parser.add_argument("--title", default="Evaluation", help="title of the page")
+    parser.add_argument(
+        "--models", nargs="+", type=str, help="methods to evaluate; default: the table's first"
+    )
+    return parser
+
+
+def run_report(arguments: list[str]) -> None:
+    """Read the table, write the report, print its path."""
+    options = report_parser().parse(arguments)
+    import pandas as pd
+
+    from gears.core._messages import unknown_name
+    from gears.evaluation._scoring import COLUMNS
+    from gears.evaluation.baselines._base import BASELINES
+    from gears.evaluation.verdict import verdict
+    from gears.report._write import write_report
+
+    file = existing_file(options.table)
+    try:
+        table = pd.read_csv(file)
+    except (ValueError, OSError) as error:
+        msg = f"{options.table} cannot be read as a table ({error}); expected the evaluation.csv of a report"
+        raise ValueError(msg) from error
+    missing = [column for column in COLUMNS if column not in table]
+    if missing:
+        msg = f"{options.table} lacks the columns {', '.join(missing)}; expected the table of an evaluation"
+        raise ValueError(msg)
+    methods = list(dict.fromkeys(table["method"]))
+    models = options.models or methods[:1]
+    for model in models:
+        if model not in methods:
+            raise ValueError(unknown_name("method", model, methods))
+    table.attrs["models"] = [*models, *(name for name in methods if name not in BASELINES)]
+    paths = write_report(table, options.folder, title=options.title, models=models)
+    verdicts = {model: verdict(table, method=model) for model in models}
+    page = str(paths["page"])
+    show(options, {"page": page, "verdicts": verdicts}, "\n".join([*verdicts.values(), page]))

@@ -1,0 +1,124 @@
+"""`gears predict`: predict expression after perturbations with a saved model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gears.cli._parser import CommandParser, add_switch, show
+from gears.core._messages import count, unknown_name
+from gears.files._paths import check_output, user_path
+from gears.files._untrusted import listed_names
+
+if TYPE_CHECKING:
+    from gears.gears import GEARS
+
+EPILOG = """examples:
+  gears predict models/run1 KLF1 AHR+KLF1                  the genes that change most
+  gears predict models/run1 AHR+KLF1 --top 50 --json
+  gears predict models/run1 AHR+KLF1 --output deltas.csv --values delta
+  gears predict models/run1 --file perturbations.txt --output predictions.h5ad
+  gears predict models/run1 --all-pairs --output pairs.h5ad             (of all genes perturbed in training)
+  gears predict models/run1 KLF1 AHR CEBPA --all-pairs --output pairs.zarr
+
+FILE holds one perturbation a line, such as AHR+KLF1. h5ad and zarr files are written chunk by chunk: expression in X,
+layers delta, sd (of the mean change, where the model has a prior) and cell_sd (spread of cells, with uncertainty).
+"""
+SUFFIXES = (".csv", ".h5ad", ".zarr")
+VALUES = ("expression", "delta", "sd", "sd_change", "cell_sd")
+
+
+def make_parser() -> CommandParser:
+    """Options of ``gears predict``."""
+    parser = CommandParser(
+        "predict", "MODEL [GENES ...]", "Predict with a trained model; no training data is needed.", EPILOG
+    )
+    parser.add_argument("model", metavar="MODEL", help="folder of the model")
+    text = "perturbations: a gene (KLF1) or genes joined by + (AHR+KLF1)"
+    parser.add_argument("genes", metavar="GENES", nargs="*", default=[], help=text)
+    parser.add_argument("--file", help="file with one perturbation a line, beside or instead of GENES")
+    parser.add_argument(
+        "--all-pairs", action="store_true", help="every pair of GENES, or of the genes perturbed in training"
+    )
+    parser.add_argument(
+        "--output", help=f"write all genes to this file ({', '.join(SUFFIXES)}) instead of printing"
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT")
+    parser.add_argument("--values", default="expression", help=f"what a CSV holds: {', '.join(VALUES)}")
+    parser.add_argument("--top", type=int, default=20, help="genes to print per perturbation")
+    text = "set negative predictions to zero; by default where the training screen has no negative values"
+    add_switch(parser, "--clip", text, default=None)
+    parser.add_argument(
+        "--device", help="cpu, cuda, cuda:1, ...; default: the first GPU, or the CPU where there is none"
+    )
+    return parser
+
+
+def run_predict(arguments: list[str]) -> None:
+    """Load the model, predict, and print or write."""
+    options = make_parser().parse(arguments)
+    output = _checked_output(options)
+    if options["values"] not in (*VALUES, "logvar"):  # the earlier name of cell_sd, which is reported
+        raise ValueError(unknown_name("--values", options["values"], VALUES))
+    if options.top < 1:
+        msg = f"--top is {options.top}; expected a whole number of at least 1"
+        raise ValueError(msg)
+    perturbations = _perturbations(options)
+    from gears.gears import GEARS
+
+    model = GEARS.from_pretrained(options.model, device=options.device)
+    if output is not None:
+        n_conditions = _write(model, perturbations, output, options)
+        value = {"output": str(output), "n_conditions": n_conditions, "n_genes": model.num_genes}
+        text = f"{output}: {count(n_conditions, 'condition')} x {count(model.num_genes, 'gene')}"
+        show(options, value, text)
+        return
+    top = model.predict(perturbations, clip=options.clip).top(options.top)
+    show(options, top.to_dict("records"), top.round(4).to_string(index=False))
+
+
+def _perturbations(options: Any) -> list[str]:
+    """The perturbations of the command line and of the file."""
+    perturbations = list(options.genes)
+    if options.file is not None:
+        perturbations += [line for line in listed_names(options.file) if not line.startswith("#")]
+        if not perturbations:
+            msg = f"{options.file} holds no perturbation; expected one a line, such as AHR+KLF1"
+            raise ValueError(msg)
+    if not perturbations and not options.all_pairs:
+        msg = "nothing to predict: give genes such as AHR+KLF1, --file, or --all-pairs"
+        raise ValueError(msg)
+    return perturbations
+
+
+def _checked_output(options: Any) -> Path | None:
+    path = None if options.output is None else user_path(options.output)
+    if path is not None and path.suffix not in SUFFIXES:
+        msg = f"the output {options.output!r} has an unknown ending; expected {', '.join(SUFFIXES)}"
+        raise ValueError(msg)
+    if options.all_pairs and (path is None or path.suffix == ".csv"):
+        msg = "--all-pairs writes to a file; give --output with a name that ends in .h5ad or .zarr"
+        raise ValueError(msg)
+    return None if path is None else check_output(path, options.overwrite)
+
+
+def _write(model: GEARS, perturbations: list[str], path: Path, options: Any) -> int:
+    """Write the predictions; returns the number of conditions."""
+    if options.all_pairs:
+        pairs = model.pairs(perturbations or None)
+        model.predict_to_file(pairs, path, clip=options.clip, overwrite=options.overwrite)
+        return len(pairs)
+    from gears.prediction.predictions import requested_conditions
+
+    conditions = requested_conditions(perturbations, model._need_model())
+    if path.suffix == ".csv":
+        from gears.files.formats import write_text
+
+        predictions = model.predict(conditions, clip=options.clip)
+        frame = predictions.to_frame(options["values"])
+        if frame.attrs["uninformed"]:
+            frame["informed_by"] = predictions.informed_by
+        write_text(path, frame.to_csv())
+    else:
+        model.predict_to_file(conditions, path, clip=options.clip, overwrite=options.overwrite)
+    return len(conditions)

@@ -1,0 +1,253 @@
+"""`gears inspect` and `gears prepare`, and the options for screens that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gears.cli._parser import CommandParser, as_options, changed_of, show, values_of
+from gears.core._findings import Finding
+from gears.core._messages import count, shorten
+from gears.files._paths import named, user_path
+
+if TYPE_CHECKING:
+    from gears.data.checks._report import ScreenReport
+    from gears.graphs._annotation import GeneAnnotation
+    from gears.pertdata import PertData
+
+logger = logging.getLogger(__name__)
+
+INSPECT_EPILOG = """examples:
+  gears inspect screen.h5ad
+  gears inspect screen.h5ad --condition-key perturbation --ctrl-label control --json
+  gears inspect filtered_feature_bc_matrix --guides protospacer_calls_per_cell.csv --guide-targets features.csv
+  gears inspect gears_data/norman                       (a prepared screen)
+
+Exit codes: 0 the screen is ready to be prepared, 2 it has problems.
+"""
+SCREEN = "the screen"
+FIRST = (
+    "work_dir", "guides", "guide_targets", "condition_key", "ctrl_label", "sep", "cell_type_key", "gene_key", "layer",
+    "normalize", "min_cells",
+)  # fmt: skip
+"""Options in the short help of the commands that read a screen."""
+N_NEAR = 8
+"""Unknown genes for which near names are looked up: it takes 0.1 s each."""
+
+PREPARE_EPILOG = """examples:
+  gears prepare screen.h5ad                                       (into gears_data/screen)
+  gears prepare screen.h5ad --work-dir data --min-cells 10
+  gears prepare filtered_feature_bc_matrix --guides protospacer_calls_per_cell.csv --guide-targets features.csv \\
+      --normalize
+
+`gears inspect` reports on a file without writing; `gears train` prepares a file by itself.
+Exit codes: 0 prepared (now or before), 2 the screen cannot be used (all problems are listed).
+"""
+
+
+def add_data(parser: CommandParser) -> None:
+    """Options for the location of the screen; :func:`locate` reads them."""
+    from gears.data.reading._open import KINDS
+
+    text = f"{KINDS}; a prepared folder; the folder that holds DATASET; or a name in the work folder"
+    parser.add_argument("data", metavar="DATA", help=text)
+    parser.add_argument("--dataset", help="name of the screen in the folder DATA")
+    add_work_dir(parser)
+
+
+def add_work_dir(parser: CommandParser) -> None:
+    """The option for the folder of prepared screens."""
+    parser.add_argument("--work-dir", default="gears_data", help="folder for prepared screens")
+
+
+def add_nodes(parser: CommandParser, *, omit: Sequence[str] = ("gene_set_path",)) -> None:
+    """Options for the nodes of the perturbation graph."""
+    from gears.pertdata import PertDataOptions
+
+    parser.add_options("the perturbation graph", PertDataOptions, omit=omit)
+
+
+def add_guide_tables(parser: CommandParser) -> None:
+    """Options for the guides of the cells, where a file of counts has none."""
+    parser.add_argument(
+        "--guides",
+        help="table of each cell's guides (CSV or TSV) beside a 10x file, or the folder with one of each lane",
+    )
+    parser.add_argument("--guide-targets", help="table of each guide's target gene")
+
+
+def add_scores(parser: CommandParser) -> None:
+    """Options of the scores."""
+    from gears.evaluation.compare import CompareOptions
+
+    parser.add_options("the scores", CompareOptions, several_words=True)
+    parser.add_argument("--halvings", type=int | None, help=argparse.SUPPRESS)
+    text = "show every metric, also those that do not decide (the report and --json always have them)"
+    parser.add_argument("--all-metrics", action="store_true", help=text)
+    parser.add_argument("--report", help="folder for the HTML page, CSV, JSON and figures")
+
+
+def check_scores(options: Any) -> None:
+    """Raise for invalid names, devices and folders, before a screen is read."""
+    from gears.distributed._devices import find_device
+    from gears.evaluation.compare import CompareOptions
+    from gears.evaluation.verdict import check_report_folder
+
+    CompareOptions(**score_options(options))
+    if options.device is not None:
+        find_device(options.device)
+    if options.report is not None:
+        check_report_folder(options.report, "--report")
+
+
+def locate(options: Any) -> tuple[Path, Path]:
+    """The prepared folder, file or folder that DATA and --dataset name, and where it is prepared."""
+    from gears.data.screen._files import is_prepared
+    from gears.data.screen.prepare import find_screen, locate_screen
+
+    folder = user_path(options.work_dir if options.dataset is None else options.data)
+    if options.dataset is None:
+        found = locate_screen(options.data, folder)
+    elif folder.is_dir():
+        found = find_screen(folder, options.dataset)
+    else:
+        msg = f"--dataset names a screen in a folder, but DATA {options.data} is no folder"
+        raise NotADirectoryError(msg)
+    return (named(found), named(found).parent) if is_prepared(found) else (found, folder)
+
+
+def open_screen(options: Any) -> PertData:
+    """The screen that DATA and its options name; what is not prepared yet is prepared in the work folder."""
+    from gears.data.checks._survey import REFUSED
+    from gears.pertdata import PertData, PertDataOptions
+
+    screen, folder = locate(options)
+    pert_data = PertData(folder, **values_of(options, PertDataOptions))
+    try:
+        pert_data.load(data_path=screen)
+    except ValueError as error:
+        if not str(error).startswith(REFUSED):
+            raise
+        msg = f"{error}\n  - run `gears prepare {screen}` with these options, and give the folder that it prints"
+        raise ValueError(msg) from error
+    return pert_data
+
+
+def score_options(options: Any) -> dict[str, Any]:
+    """Arguments for metrics, baselines and split-half repeats."""
+    from gears.evaluation.compare import CompareOptions
+
+    if options.halvings is not None:
+        logger.warning(
+            "--halvings is called --n-split-half now; the old name will be removed in a later release"
+        )
+        options.n_split_half, options.halvings = options.halvings, None
+    return values_of(options, CompareOptions)
+
+
+def inspect_parser() -> CommandParser:
+    """Options of ``gears inspect``."""
+    from gears.data.checks._options import ProcessingOptions
+    from gears.data.reading._open import KINDS
+
+    parser = CommandParser(
+        "inspect", "FILE", "Report on a screen without writing.", INSPECT_EPILOG, first=FIRST
+    )
+    parser.add_argument("file", metavar="FILE", help=f"{KINDS}; or a prepared folder")
+    add_guide_tables(parser)
+    add_nodes(parser, omit=("gene_set_path", "default_pert_graph"))
+    parser.add_options(SCREEN, ProcessingOptions)
+    return parser
+
+
+def run_inspect(arguments: list[str]) -> int:
+    """Report; the exit code is 0 if the screen can be prepared."""
+    options = inspect_parser().parse(arguments)
+    from gears.data.checks._options import ProcessingOptions
+    from gears.graphs._annotation import annotation_from
+
+    annotation = annotation_from(options.gene2go)
+    report = _report(options, changed_of(options, ProcessingOptions), annotation)
+    report = replace(report, findings=(*report.findings, *_near_names(report, annotation.genes)))
+    show(options, report.to_dict(), as_options(str(report)))
+    return 0 if report.ok else 2
+
+
+def _near_names(report: ScreenReport, genes: Sequence[str]) -> list[Finding]:
+    """A warning about perturbed genes that are neither measured nor annotated, with the genes that may be meant."""
+    from gears.graphs._annotation import near_symbols
+
+    facts = report.facts
+    unknown = sorted(set(facts.get("not_measured", ())) & set(facts.get("not_annotated", ())))
+    if not unknown:
+        return []
+    near = {name: ", ".join(near_symbols(name, genes)) or "none" for name in unknown[:N_NEAR]}
+    names = [f"{name} (near: {near[name]})" if name in near else name for name in unknown]
+    what = f"{count(len(unknown), 'perturbed gene')} neither measured nor annotated: {shorten(names, N_NEAR)}"
+    remedy = "correct the labels where a name is misspelt; of a gene without annotation only its own cells are known"
+    return [Finding("unknown-gene", what, remedy, len(unknown), unknown[0], "warning")]
+
+
+def _report(options: Any, processing: dict[str, Any], annotation: GeneAnnotation) -> ScreenReport:
+    from gears.data.checks._report import inspect_screen, summarise
+    from gears.data.reading._open import open_screen
+    from gears.data.screen._files import is_prepared
+    from gears.data.screen.prepare import locate_screen, source_in
+
+    is_gene = (annotation if options.obo is None else annotation.with_ancestors(options.obo)).resolve
+    path = locate_screen(options.file)
+    if is_prepared(path):
+        from gears.data.screen._prepared import PreparedScreen
+
+        return summarise(PreparedScreen.open(path), is_gene=is_gene)
+    adata = open_screen(source_in(path))
+    if options.guides is not None:
+        from gears.data.reading._guides import add_guides
+
+        adata = add_guides(
+            adata, options.guides, options.guide_targets, ctrl_label=processing.pop("ctrl_label", None)
+        )
+    return inspect_screen(adata, name=str(path), is_gene=is_gene, **processing)
+
+
+def prepare_parser() -> CommandParser:
+    """Options of ``gears prepare``."""
+    from gears.data.reading._open import KINDS
+    from gears.data.screen.prepare import LoadOptions
+
+    parser = CommandParser(
+        "prepare", "FILE", "Check a screen and prepare it for training, once.", PREPARE_EPILOG, first=FIRST
+    )
+    parser.add_argument("file", metavar="FILE", help=f"{KINDS}; or the name of a published screen")
+    add_work_dir(parser)
+    add_guide_tables(parser)
+    parser.add_argument("--workers", type=int, default=1, help="processes that read the cells")
+    text = "address of a dask scheduler (tcp://HOST:8786) whose workers read FILE (h5ad or zarr), from the same path"
+    parser.add_argument("--dask", metavar="ADDRESS", help=text)
+    add_nodes(parser)
+    parser.add_options(SCREEN, LoadOptions)
+    return parser
+
+
+def run_prepare(arguments: list[str]) -> None:
+    """Prepare, and print a report and the folder."""
+    options = prepare_parser().parse(arguments)
+    from gears.data.screen.prepare import LoadOptions, locate_screen
+    from gears.pertdata import PertData, PertDataOptions
+
+    file = locate_screen(options.file, user_path(options.work_dir))
+    load_options = changed_of(options, LoadOptions)
+    if options.guides is not None:
+        load_options |= {"guides": options.guides, "guide_targets": options.guide_targets}
+    if options.workers != 1:
+        load_options["workers"] = options.workers
+    if options.dask is not None:
+        load_options["dask"] = options.dask
+    data = PertData(options.work_dir, **values_of(options, PertDataOptions))
+    data.load(data_path=file, **load_options)
+    report, folder = data.summary(), str(Path(str(data.dataset_path)))
+    show(options, {"folder": folder, **report.to_dict()}, f"{report}\n\nprepared: {folder}")

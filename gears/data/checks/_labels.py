@@ -1,0 +1,403 @@
+"""The labels of a screen, parsed once, and what is wrong with them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+
+import numpy as np
+import pandas as pd
+
+from gears.conditions import AT, CONTROL_LABEL, SEPARATOR, Condition, conditions_of
+from gears.core._findings import Finding, check
+from gears.core._messages import count, nearest, shorten
+from gears.data.checks._layout import Layout
+from gears.data.checks._styles import CONTROLS_JOINED, is_control_like, is_no_gene, is_word, may_be_control
+
+_SIGN = re.compile(r"\s+(?:and|plus|with|x)\s+|[^0-9A-Za-z]+")
+MOST_CONTROLS = 30
+"""Control labels that a remedy lists."""
+MOST_LABELS, FEWEST_LABELS = 0.9, 5
+"""Share of the perturbed labels from which on a token is no second gene, and labels that tell."""
+CODES = (
+    "whole numbers are codes: give the names that they mean, such as obs[...].map({0: 'ctrl', 1: 'A+ctrl'})"
+)
+
+
+@dataclass(frozen=True)
+class LabelTable:
+    """Labels of a screen in order of first appearance, parsed once.
+
+    Attributes
+    ----------
+    cell_label : np.ndarray (N,) int32
+        Label of each cell.
+    labels, label_condition, conditions
+        The L labels, the number of each one's condition, (L,) int64, and the C conditions.
+    """
+
+    cell_label: np.ndarray
+    labels: list[str]
+    label_condition: np.ndarray
+    conditions: tuple[Condition, ...]
+
+    @classmethod
+    def of(cls, labels: pd.Series, parsed: Mapping[str, Condition] | None = None) -> LabelTable:
+        """One label per cell (strings without missing values); those that are not `parsed` yet are parsed."""
+        codes, own = pd.factorize(labels.astype(object))
+        ids: dict[Condition, int] = {}
+        label_condition = [ids.setdefault(one, len(ids)) for one in conditions_of(own, parsed).values()]
+        return cls(codes.astype(np.int32), list(own), np.asarray(label_condition, dtype=np.int64), tuple(ids))
+
+    def part(self, kept: np.ndarray) -> LabelTable:
+        """The labels of some cells, by a mask, again in order of first appearance."""
+        codes, labels = pd.factorize(self.cell_label[kept])
+        ids, conditions = pd.factorize(self.label_condition[labels])
+        return LabelTable(
+            codes.astype(np.int32),
+            [self.labels[label] for label in labels],
+            ids.astype(np.int64),
+            tuple(self.conditions[condition] for condition in conditions),
+        )
+
+    @property
+    def cell_condition(self) -> np.ndarray:
+        """Condition of each cell, (N,) int32."""
+        return self.label_condition[self.cell_label].astype(np.int32)
+
+    def counts(self) -> np.ndarray:
+        """Cells per condition, (C,)."""
+        return np.bincount(self.cell_condition, minlength=len(self.conditions))
+
+
+def label_findings(labels: pd.Series, layout: Layout) -> tuple[list[Finding], dict[str, Condition]]:
+    """Missing or unreadable labels, no control, a control spelled otherwise, labels that mean nothing.
+
+    Also the condition of each label that can be read with the layout's separator.
+    """
+    missing = list(labels.index[labels.isna()])
+    what = f"obs[{layout.condition_key!r}] is missing for {count(len(missing), 'cell')}"
+    control = layout.controls[0] if layout.controls else CONTROL_LABEL
+    remedy = f"drop them (drop_labels=['nan']), or label them {control!r} if they are controls"
+    findings = check("missing-label", missing, what, remedy)
+    counts = Counter(labels.dropna().tolist())
+    of_labels, readable = _readable(counts, layout)
+    findings += of_labels
+    empty = [
+        label
+        for label in readable
+        if label.strip() in layout.controls or not set(layout.tokens(label)) - set(layout.controls)
+    ]
+    if empty:
+        findings += _strange_tokens(counts, readable, layout)
+    else:
+        findings += _no_control(counts, layout)
+    if readable and len(empty) == len(readable):
+        what = f"no perturbed condition among {count(len(labels), 'cell')}"
+        remedy = f"at least one label such as 'A{SEPARATOR}{CONTROL_LABEL}' is needed"
+        findings.append(Finding("no-perturbed-condition", what, remedy, len(labels)))
+    return findings, readable
+
+
+def _readable(counts: Counter, layout: Layout) -> tuple[list[Finding], dict[str, Condition]]:
+    findings: list[Finding] = []
+    readable: dict[str, Condition] = {}
+    unreadable: dict[bool, list[tuple[object, str]]] = {True: [], False: []}
+    for label in counts:
+        try:
+            readable[label] = Condition.parse(label, sep=layout.sep or "\0")
+        except ValueError as error:
+            unreadable[isinstance(label, str)].append((label, str(error)))
+    for bad in filter(None, unreadable.values()):
+        (first, why), *others = bad
+        what, _, remedy = why.partition("; ")
+        if others:
+            shown = shorten([repr(label) for label, _ in others], 5)
+            what += f" (and {count(len(others), 'other label')} like it: {shown})"
+        n = sum(counts[label] for label, _ in bad)
+        codes = not isinstance(first, str) and all(isinstance(label, Integral) for label, _ in bad)
+        remedy = CODES if codes else remedy or "write genes as text"
+        findings += check("unreadable-label", [first], what, remedy, n=n)
+    settled = [label for label, condition in readable.items() if condition.suffix]
+    what = f"{count(len(settled), 'label')} with a context or a type: {shorten(map(repr, settled), 5)}"
+    remedy = (
+        f"put what follows {AT!r} into a column of obs (context_key=) and what is in brackets into another "
+        "(perturbation_type_key=); labels hold genes only"
+    )
+    findings += check("context-in-label", settled, what, remedy, n=sum(counts[label] for label in settled))
+    joined = [label for label in readable if layout.sep != SEPARATOR and SEPARATOR in label]
+    sign = repr(layout.sep) if layout.sep else "no sign"
+    what = (
+        f"{count(len(joined), 'label')} with {SEPARATOR!r} ({shorten(joined)}) though {sign} joins genes here"
+    )
+    findings += check("other-separator", joined, what, f"pass sep={SEPARATOR!r}, or rename")
+    return findings, readable
+
+
+def _no_control(counts: Counter, layout: Layout) -> list[Finding]:
+    names = [label for label in counts if isinstance(label, str)]
+    wanted = " or ".join(map(repr, layout.controls)) or "known to be the control"
+    what = f"no control cells: no label in obs[{layout.condition_key!r}] is {wanted}"
+    own = [label for label in names if label.strip() not in layout.as_genes]
+    known = [label for label in own if is_control_like(label)] or [
+        label for label in own if may_be_control(label)
+    ]
+    tokens = {token for label in names for token in layout.tokens(label) if is_control_like(token)}
+    tokens -= set(layout.as_genes)
+    if tokens and tokens <= set(layout.controls) and not known:
+        largest, n = counts.most_common(1)[0]
+        what = f"{what} alone: it is named beside genes only; {largest!r} has most cells ({n})"
+        remedy = f"label the control cells {sorted(tokens)[0]!r}, or name their label, too: ctrl_label="
+        return check("no-control", [largest], what, f"{remedy}{[*sorted(tokens), '...']}", n=n)
+    if len(known) > 1 or tokens - {label.strip() for label in known}:
+        spelled = sorted({label.strip() for label in known} | tokens)
+        remedy = f"several tokens look like a control; name all that are: ctrl_label={spelled}"
+        if len(spelled) > MOST_CONTROLS:
+            remedy = f"several tokens look like a control; label the cells of all that are {CONTROL_LABEL!r}"
+        what = f"{what}; found {shorten(map(repr, spelled))}"
+        return check("no-control", spelled, what, remedy + _or_joined(known, layout))
+    control = layout.controls[0] if layout.controls else "control"
+    like = known or nearest(control, names) or nearest("control", names)
+    if not like:
+        remedy = "label the control cells, or name their label: ctrl_label='...'"
+        what += f"; labels found: {shorten(names)}" if names else ""
+        return [Finding("no-control", what, remedy)]
+    best = like[0]
+    what = f"{what}; the label most like it is {best!r} ({count(counts[best], 'cell')})"
+    remedy = f"rename it to {CONTROL_LABEL!r}, or pass ctrl_label={best.strip()!r}{_or_joined(known, layout)}"
+    return check("no-control", [best], what, remedy, n=counts[best])
+
+
+def _or_joined(controls: Sequence[str], layout: Layout) -> str:
+    """The further remedy where the control label joins the names of two control guides by another sign."""
+    for sign in CONTROLS_JOINED:
+        parts = {part.strip() for label in controls for part in label.split(sign)}
+        if (
+            sign != layout.sep
+            and any(sign in label for label in controls)
+            and all(map(may_be_control, parts))
+        ):
+            names = sorted(parts) if len(parts) <= MOST_CONTROLS else [*sorted(parts)[:3], "..."]
+            return f"; where {sign!r} joins the genes of all labels, sep={sign!r} and ctrl_label={names}"
+    return ""
+
+
+def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> list[Finding]:
+    """Tokens that mean control, or nothing, in other screens and would be taken for genes here."""
+    controls: dict[str, list[str]] = {}
+    doubtful: dict[str, list[str]] = {}
+    unknown: dict[str, list[str]] = {}
+
+    def n_cells(found: dict[str, list[str]]) -> int:
+        return sum(counts[label] for labels_ in found.values() for label in labels_)
+
+    for label in labels:
+        for token in layout.tokens(label):
+            if token in layout.controls or token in layout.as_genes:
+                continue
+            if is_control_like(token):
+                controls.setdefault(token, []).append(label)
+            elif may_be_control(token):
+                doubtful.setdefault(token, []).append(label)
+            elif is_no_gene(token):
+                unknown.setdefault(token, []).append(label)
+    tokens, n = sorted(controls), n_cells(controls)
+    named = [f"{labels_[0]!r} has {token!r}" for token, labels_ in controls.items()]
+    what = (
+        f"{count(len(tokens), 'token')} like a control's, which would be taken for a gene "
+        f"({count(n, 'cell')}): label {shorten(named, 5)}"
+    )
+    remedy = (
+        f"write {CONTROL_LABEL!r} for the control, or pass ctrl_label={sorted({*layout.controls, *tokens})}; "
+        f"as_genes={tokens} if genes have these names"
+    )
+    findings = check("control-like-token", tokens, what, remedy, n=n)
+    tokens, n = sorted(doubtful), n_cells(doubtful)
+    number = count(len(tokens), "token that is often a control", "tokens that are often controls")
+    what = f"{number} ({shorten(tokens)}; {count(n, 'cell')}), taken for genes"
+    spelled = sorted({*layout.controls, *tokens})
+    remedy = f"pass ctrl_label={spelled} if they are controls, as_genes={tokens} if they are genes"
+    findings += check("maybe-control", tokens, what, remedy, "warning", n=n)
+    n, whole = n_cells(unknown), sorted({label for labels_ in unknown.values() for label in labels_})
+    what = f"{count(len(whole), 'label')} ({count(n, 'cell')}) name no gene: {shorten(map(repr, whole))}"
+    remedy = (
+        f"these cells are no controls: leave them out with drop_labels={whole[:5]}, or pass "
+        f"as_genes={sorted(unknown)[:5]} if genes have these names"
+    )
+    return findings + check("no-gene-label", whole, what, remedy, n=n)
+
+
+def word_findings(labels: Iterable[str], layout: Layout, is_symbol: Callable[[str], bool]) -> list[Finding]:
+    """Tokens, or parts of them beside a gene, that say what was done and not to which gene ("AHR KO", "AHR+LPS").
+
+    So does a part beside a gene in nearly every label, whatever it is ("AHR_K562", "KLF1_K562").
+    """
+    words: dict[str, list[str]] = {}
+    beside: dict[str, list[str]] = {}
+    for label in labels:
+        for token in layout.tokens(label):
+            if token in (*layout.controls, *layout.as_genes) or is_symbol(token) or is_control_like(token):
+                continue
+            parts = [part for part in _SIGN.split(token) if part]
+            if not any(map(is_symbol, parts)):
+                parts = [token]
+            for part in parts:
+                if not is_symbol(part):
+                    (words if is_word(part) else beside).setdefault(part, []).append(label)
+    n = len({label for label in labels if set(layout.tokens(label)) - set(layout.controls)})
+    if n >= FEWEST_LABELS:
+        words |= {part: found for part, found in beside.items() if len(found) >= MOST_LABELS * n}
+    names = sorted(words)
+    shown = shorten((f"{word!r} in {words[word][0]!r}" for word in names), 5)
+    what = f"{count(len(names), 'word')} that may say how, where or when cells were perturbed: {shown}"
+    return check("word-in-label", names, what, _IN_COLUMNS.format(names[:5]))
+
+
+_IN_COLUMNS = (
+    "write the genes alone in labels, and the rest into columns of obs: perturbation_type_key= (knock-out, CRISPRi), "
+    "context_key= (treatment, time, cell line), batch_key= (replicate); as_genes={} if genes have these names"
+)
+
+
+def everywhere_findings(mapping: Mapping[str, str], layout: Layout) -> list[Finding]:
+    """A token beside another gene in nearly every label, or in half of them: a treatment or a cell line.
+
+    The latter is beside most genes that also occur alone. It is in most combinations, or its only label without
+    another gene names the control ("control_IFNG") where most other genes stand alone ("AHR").
+
+    `mapping` gives the published form of each label.
+    """
+    genes_of = {own: frozenset(label.split(SEPARATOR)) - {CONTROL_LABEL} for own, label in mapping.items()}
+    perturbed = [genes for genes in dict.fromkeys(genes_of.values()) if genes]
+    several = [genes for genes in perturbed if len(genes) > 1]
+    combined = Counter(gene for genes in several for gene in genes)
+    alone = {gene for genes in perturbed if len(genes) == 1 for gene in genes}
+    controls = {*layout.controls, CONTROL_LABEL}
+    bare = {
+        gene
+        for own, genes in genes_of.items()
+        if len(genes) == 1 and not controls & {*layout.tokens(own), *_SIGN.split(own)}
+        for gene in genes
+    }
+    partners: dict[str, set[str]] = {}
+    for genes in several:
+        for gene in genes:
+            partners.setdefault(gene, set()).update(genes & alone - {gene})
+    n = len(perturbed)
+
+    def is_everywhere(gene: str, k: int) -> bool:
+        if n >= FEWEST_LABELS and k >= MOST_LABELS * n:
+            return True
+        beside_most = len(partners[gene]) >= max(FEWEST_LABELS, len(alone - {gene}) / 2)
+        only_beside_control = gene in alone - bare and 2 * len(bare) >= len(alone)
+        return beside_most and (2 * k >= len(several) or only_beside_control)
+
+    names = [gene for gene, k in combined.items() if gene not in layout.as_genes and is_everywhere(gene, k)]
+    if not names:
+        return []
+    what = f"{shorten(names)} stands beside another gene in {combined[names[0]]} of {n} labels, as a treatment would"
+    return check("in-every-label", names, what, _IN_COLUMNS.format(names))
+
+
+def guide_number_findings(
+    labels: pd.Series, numbers: pd.Series, mapping: dict[str, str], key: str
+) -> list[Finding]:
+    """Labels that read as more genes than every one of their cells has perturbations: a name was split."""
+    counts = pd.to_numeric(numbers.astype(object), errors="coerce")
+    most = counts.groupby(labels.astype(object).to_numpy()).max()
+    wrong = [
+        label
+        for label, standard in mapping.items()
+        if label in most.index and len(set(standard.split(SEPARATOR)) - {CONTROL_LABEL}) > most[label]
+    ]
+    shown = shorten(f"{label!r} ({mapping[label]})" for label in wrong)
+    what = f"{count(len(wrong), 'label')} read as more genes than obs[{key!r}] says: {shown}"
+    remedy = "pass the sign that joins genes as sep=, or rename genes whose names hold it"
+    return check("split-name", wrong, what, remedy)
+
+
+def unknown_gene_findings(
+    labels: Sequence[str], known: Callable[[str], bool], choice: str
+) -> tuple[list[Finding], list[str]]:
+    """Labels (published spelling) with a token that is neither measured nor annotated; and those labels."""
+    strange = {
+        label: token
+        for label in labels
+        for token in label.split(SEPARATOR)
+        if token.strip() != CONTROL_LABEL and not known(token.strip())
+    }
+    shown = shorten(sorted(set(strange.values())))
+    what = f"{count(len(strange), 'label')} with a token that is neither a measured nor an annotated gene: {shown}"
+    remedy = {
+        "refuse": "unknown_labels='keep' takes them for genes, unknown_labels='drop' leaves them out, "
+        "ctrl_label= names a control",
+        "keep": "taken for genes, as requested",
+        "drop": "excluded, as requested",
+    }[choice]
+    severity = "error" if choice == "refuse" else "warning"
+    return check("unknown-gene", strange, what, remedy, severity), list(strange)
+
+
+def joined_genes(
+    labels: Iterable[str], layout: Layout, known: Callable[[str], bool], is_symbol: Callable[[str], bool]
+) -> tuple[dict[str, str], list[Finding]]:
+    """Labels of known genes that another sign joins than the layout's, in the published form; and a warning per sign.
+
+    A label that is a known gene is not divided, nor one that can be divided in several ways. Symbols alone are divided:
+    many a word is an old name of some gene ("KO" of KRT8), so labels that aliases would divide are an error.
+    """
+    found: dict[str, str] = {}
+    by_sign: dict[str, list[str]] = {}
+    by_alias: dict[str, str] = {}
+    for label in labels:
+        tokens, signs = [], set()
+        for token in layout.tokens(label):
+            parts, sign = _divided(token, layout, known, is_symbol)
+            tokens += parts
+            signs |= {sign} - {""}
+            if not sign and (alike := _divided(token, layout, known, known)[1]) not in ("", "-"):
+                by_alias[label] = alike
+        if signs:
+            tokens = [CONTROL_LABEL if token in layout.controls else token for token in tokens]
+            found[label] = SEPARATOR.join(tokens)
+            for sign in signs:
+                by_sign.setdefault(sign, []).append(label)
+    sep, sign = layout.sep or SEPARATOR, next(iter(by_alias.values()), "")
+    what = (
+        f"{count(len(by_alias), 'label')} may join genes under old names ({shorten(map(repr, by_alias), 4)})"
+    )
+    remedy = f"pass sep={sign!r} if each is a combination, sep={sep!r} if each is one gene"
+    findings = check("joined-aliases", by_alias, what, remedy)
+    for sign, own in by_sign.items():
+        what = f"{count(len(own), 'label')} of known genes joined by {sign!r} ({shorten(own, 4)}), read as combinations"
+        findings += check(
+            "joined-genes", own, what, f"pass sep={sep!r} if each is the name of one gene", "warning"
+        )
+    return found, findings
+
+
+def _divided(
+    token: str, layout: Layout, known: Callable[[str], bool], is_symbol: Callable[[str], bool]
+) -> tuple[list[str], str]:
+    """Known genes and controls that one sign joins in a token, and the sign; the token and "" where there are none."""
+    whole = [token], ""
+    if token.isalnum() or token in layout.controls or known(token):
+        return whole
+
+    ways = {}
+    for match in _SIGN.finditer(token):
+        sign = match.group().strip() or match.group()
+        everywhere = [part.strip() for part in token.split(sign)]
+        here = [token[: match.start()].strip(), token[match.end() :].strip()]
+        for parts in (everywhere, here):
+            if all(part in layout.controls or is_symbol(part) for part in parts) and not set(parts) <= set(
+                layout.controls
+            ):
+                ways[tuple(parts)] = sign
+    if len(ways) != 1:
+        return whole
+    ((genes, sign),) = ways.items()
+    return list(genes), sign

@@ -1,0 +1,259 @@
+"""Where a screen keeps its labels, cell types and gene names: the options say so, or a style."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from gears.conditions import CONTROL_LABEL, SEPARATOR
+from gears.core._findings import Finding, check
+from gears.core._messages import nearest, shorten
+from gears.data.checks._options import ProcessingOptions
+from gears.data.checks._styles import CELL_TYPE_KEYS, GENE_KEYS, STYLES, Style, fits, is_control_like, stem_of
+
+INDEX = "index"
+CONDITION = "condition"
+ONE_TYPE = "cells"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where things are, and how labels are written.
+
+    Attributes
+    ----------
+    condition_key, cell_type_key : str or None
+        Columns of obs. None: there is no such column; the screen does not say, and all cells are of one type.
+    gene_key : str or None
+        A column of var, or "index".
+    count_key : str or None
+        Column with the number of perturbations per cell.
+    as_genes : tuple of str
+        Tokens that are genes although they look like a control.
+    """
+
+    style: str
+    condition_key: str | None
+    cell_type_key: str | None
+    gene_key: str | None
+    controls: tuple[str, ...]
+    sep: str | None
+    count_key: str | None = None
+    as_genes: tuple[str, ...] = ()
+
+    @property
+    def is_published(self) -> bool:
+        """Whether labels are in the published spelling already."""
+        return self.style == "gears" and self.sep == SEPARATOR and self.controls == (CONTROL_LABEL,)
+
+    def tokens(self, label: str) -> list[str]:
+        """Tokens of a label, control tokens kept."""
+        parts = [label] if self.sep is None or label.strip() in self.controls else label.split(self.sep)
+        return [part.strip() for part in parts]
+
+    def standard(self, label: str, is_gene: Callable[[str], bool] | None = None) -> str:
+        """A label in the published spelling; one that is itself a gene is not split."""
+        if self.is_published:
+            return label
+        if label.strip() in self.controls:
+            return CONTROL_LABEL
+        if is_gene is not None and self.sep not in (None, SEPARATOR) and is_gene(label.strip()):
+            return f"{label.strip()}{SEPARATOR}{CONTROL_LABEL}"
+        tokens = [CONTROL_LABEL if token in self.controls else token for token in self.tokens(label)]
+        if self.style != "gears" and len(tokens) == 1:
+            tokens.append(CONTROL_LABEL)
+        return SEPARATOR.join(tokens)
+
+    def describe(self) -> str:
+        """One line per choice."""
+        rows = {
+            "style": self.style,
+            "condition": f"obs[{self.condition_key!r}]",
+            "control": " or ".join(map(repr, self.controls)),
+            "separator": repr(self.sep) if self.sep else "none: a label is one gene",
+            "cell type": f"obs[{self.cell_type_key!r}]" if self.cell_type_key else f"none: all {ONE_TYPE!r}",
+            "gene names": "index of var" if self.gene_key == INDEX else f"var[{self.gene_key!r}]",
+        }
+        option = {"condition": "condition_key", "control": "ctrl_label", "separator": "sep"}
+        option |= {"cell type": "cell_type_key", "gene names": "gene_key"}
+        return "\n".join(
+            f"{name:<11}{value}" + (f"  ({option[name]}= overrides)" if name in option else "")
+            for name, value in rows.items()
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        names = ("style", "condition_key", "cell_type_key", "gene_key", "sep")
+        return {name: getattr(self, name) for name in names} | {"controls": list(self.controls)}
+
+
+def find_layout(
+    obs: pd.DataFrame, var: pd.DataFrame, options: ProcessingOptions
+) -> tuple[Layout, list[Finding]]:
+    """The layout that the options name, or that fits, and what is missing from it."""
+    findings = []
+    chosen = _style(obs, options)
+    if isinstance(chosen, Finding):
+        findings.append(chosen)
+        style, condition_key = Style("unknown", (), (), None), None
+    else:
+        style, wanted = chosen
+        condition_key, found = _column("obs", "condition", obs, wanted, options)
+        findings += found
+    findings += _further_positions(obs, condition_key)
+    cell_type_key, found = _cell_type(obs, options)
+    findings += found
+    gene_key, found = _genes(var, options)
+    findings += found
+    controls = options.controls
+    if condition_key is not None:
+        controls = _controls(obs[condition_key], style, options)
+    sep = options.sep if options.sep is not None else style.sep
+    count_key = next((key for key in style.count_keys if key in obs), None)
+    where = condition_key, cell_type_key, gene_key
+    return Layout(style.name, *where, controls, sep, count_key, tuple(options.as_genes or ())), findings
+
+
+def _further_positions(obs: pd.DataFrame, key: str | None) -> list[Finding]:
+    """A warning about columns that hold the second perturbation of a cell ("target_gene_2") and are not read."""
+    if key is None:
+        return []
+    others = [name for name in obs if name != key and stem_of(str(name)) == stem_of(key)]
+    names = [str(name) for name in others if is_text(obs[name]) and obs[name].nunique() > 1]
+    what = f"obs[{key!r}] is read, and not {shorten(map(repr, names))}, which may hold further perturbations of a cell"
+    remedy = f"join them into one column ('A{SEPARATOR}B') and name it with condition_key="
+    return check("unread-column", names, what, remedy, "warning")
+
+
+def recognised(obs: pd.DataFrame, controls: tuple[str, ...] = ()) -> list[tuple[Style, str]]:
+    """Every style that fits a column of obs; `controls` in place of the styles' controls."""
+    return [
+        (style, key)
+        for style in STYLES.values()
+        for key in style.condition_keys
+        if key in obs and fits(style, key, pd.unique(obs[key].dropna().astype(object)), controls)
+    ]
+
+
+def _style(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[Style, str | None] | Finding:
+    if options.style != "auto":
+        style = STYLES[options.style]
+        return style, options.condition_key or next((key for key in style.condition_keys if key in obs), None)
+    if options.condition_key is not None:
+        key = options.condition_key
+        own = [style for style in STYLES.values() if key in style.condition_keys]
+        return (own[0] if own else Style("own", (key,), (), SEPARATOR)), key
+    found = recognised(obs, () if options.ctrl_label == CONTROL_LABEL else options.controls)
+    columns = list(dict.fromkeys(key for _, key in found))
+    if len(columns) == 1:
+        return found[0]
+    if not columns:
+        present = {key: style for style in STYLES.values() for key in style.condition_keys if key in obs}
+        if CONDITION in present or len(present) == 1:  # checked as that column: what is wrong is reported
+            key = CONDITION if CONDITION in present else next(iter(present))
+            return present[key], key
+        keys = sorted({key for style in STYLES.values() for key in style.condition_keys})
+        what = (
+            f"no known style fits: none of the columns {', '.join(keys)} holds its style's control label "
+            f"(columns: {shorten(obs.columns) or 'none'})"
+        )
+        remedy = "name the column and the control: condition_key=, ctrl_label= (and sep= if genes are joined)"
+        if like := label_like(obs):
+            remedy += f"; these columns look like labels: {'; '.join(like)}"
+        else:
+            remedy += "; of a file of counts, give the table of its cells' guides: guides="
+        return Finding("unknown-style", what, remedy)
+    if all(_same_labels(obs[columns[0]], obs[key]) for key in columns[1:]):
+        return found[0]
+    options_ = " or ".join(f"condition_key={key!r}" for key in columns)
+    what = f"{len(columns)} columns could hold the condition ({', '.join(columns)}) and do not agree"
+    return Finding("ambiguous-style", what, f"pass {options_}", len(columns), columns[0])
+
+
+def label_like(obs: pd.DataFrame, limit: int = 4) -> list[str]:
+    """Columns that could hold condition labels with their commonest values; those with a control first."""
+    found = []
+    for name in obs:
+        counts = obs[name].value_counts()
+        if is_text(obs[name]) and 3 <= len(counts) <= len(obs) / 2:
+            controls = [label for label in counts.index if is_control_like(str(label))]
+            shown = dict.fromkeys([*controls[:1], *counts.index[:3]])
+            texts = shorten(f"{str(label)!r} ({counts[label]})" for label in shown)
+            found.append((not controls, f"{str(name)!r} ({len(counts)} values, cells: {texts})"))
+    return [text for _, text in sorted(found, key=lambda one: one[0])][:limit]
+
+
+def is_text(values: pd.Series) -> bool:
+    """Whether a column holds names, not numbers or flags."""
+    texts = [str(value) for value in pd.unique(values.dropna())[:50]]
+    return any(not text.replace(".", "", 1).isdigit() and text not in ("True", "False") for text in texts)
+
+
+def _same_labels(a: pd.Series, b: pd.Series) -> bool:
+    """Whether two columns divide the cells in the same way."""
+    pairs = pd.DataFrame({"a": a.astype(str), "b": b.astype(str)}).drop_duplicates()
+    return len(pairs) == a.nunique() == b.nunique()
+
+
+def _column(
+    axis: str, name: str, frame: pd.DataFrame, key: str | None, options: ProcessingOptions
+) -> tuple[str | None, list[Finding]]:
+    """A column that must be there, or a finding with the columns that look like it."""
+    option = "gene_key" if name == "gene_name" else f"{name}_key"
+    wanted = getattr(options, option) or key or name
+    if wanted in frame.columns:
+        return wanted, []
+    meaning, remedy = _MEANINGS[name]
+    columns = [str(column) for column in frame.columns]
+    near = [column for column in nearest(wanted, columns) if is_text(frame[column])]
+    hint = f"pass {option}={near[0]!r}" if near else f"columns: {shorten(columns) or 'none'}"
+    styles = [found for found in recognised(frame) if found[0].name != "gears"] if name == "condition" else []
+    if styles:
+        hint = f"obs[{styles[0][1]!r}] is in the style of {styles[0][0].name}: pass style='auto'"
+    elif not near:
+        hint += f": {remedy}"
+    what = f"adata.{axis} has no column {wanted!r} ({meaning})"
+    return None, check("missing-column", [wanted], what, hint)
+
+
+_MEANINGS = {
+    "condition": (
+        "the label of each cell, such as 'A+B', 'A+ctrl' or 'ctrl'",
+        "name yours with condition_key=",
+    ),
+    "cell_type": (
+        "one cell type per cell",
+        "name yours with cell_type_key=, or adata.obs['cell_type'] = 'K562' on a copy",
+    ),
+    "gene_name": (
+        "the symbol of each gene",
+        "name yours with gene_key= (gene_key='index' where the index of var holds the symbols)",
+    ),
+}
+
+
+def _cell_type(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[str | None, list[Finding]]:
+    if options.style == "gears" or options.cell_type_key is not None:
+        return _column("obs", "cell_type", obs, None, options)
+    return next((key for key in CELL_TYPE_KEYS if key in obs), None), []
+
+
+def _genes(var: pd.DataFrame, options: ProcessingOptions) -> tuple[str | None, list[Finding]]:
+    if options.gene_key == INDEX:
+        return INDEX, []
+    if options.style == "gears" or options.gene_key is not None:
+        return _column("var", "gene_name", var, None, options)
+    return next((key for key in GENE_KEYS if key in var), INDEX), []
+
+
+def _controls(labels: pd.Series, style: Style, options: ProcessingOptions) -> tuple[str, ...]:
+    """Control tokens: those of the options, the style's, or the one label that looks like a control; () for none."""
+    if options.ctrl_label != CONTROL_LABEL or style.name == "gears":
+        return options.controls
+    found = [str(label) for label in pd.unique(labels.dropna().astype(object))]
+    known = tuple(label for label in style.controls if label in found)
+    like = [label for label in found if is_control_like(label) and label not in (options.as_genes or ())]
+    return known or (tuple(like) if len(like) == 1 else ())

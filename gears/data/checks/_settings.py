@@ -1,0 +1,144 @@
+"""Settings of a screen: how its cells divide by context and perturbation type, and which controls match them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from gears.conditions import AT, Condition
+from gears.core._findings import Finding, check, errors
+from gears.core._messages import count, shorten, suggestion
+from gears.data.checks._labels import LabelTable
+from gears.data.checks._names import in_ascii
+from gears.data.checks._options import ProcessingOptions
+from gears.data.checks._values import FEW_CONTROLS
+
+JOINT = " | "
+_SIGNS = r"(?<=[^\W\d_])[-_\s]+(?=[^\W_])|(?<=\d)[-_\s]+(?=[^\W\d_])"
+"""Blanks and hyphens inside a name ("K-562", "24 h"), not between two digits ("1_11" is not "11_1")."""
+
+
+@dataclass(frozen=True)
+class SettingTable(LabelTable):
+    """Labels and conditions with context and perturbation type, and the experimental batch of each cell.
+
+    Attributes
+    ----------
+    batches : tuple of str, B
+        Combinations of values that controls are matched by; one, without a name, where they are not matched.
+    cell_batch : np.ndarray (N,) int32
+        Batch of each cell.
+    """
+
+    batches: tuple[str, ...]
+    cell_batch: np.ndarray
+
+
+def is_divided(options: ProcessingOptions) -> bool:
+    """Whether the options divide the cells by context or type, or match their controls."""
+    return options.batch_key is not None or options.perturbation_type_key is not None
+
+
+def one_type_per_batch(obs: pd.DataFrame, options: ProcessingOptions) -> bool:
+    """Whether controls are matched by columns that distinguish the cell types (or that are missing: reported later)."""
+    columns = options.batch_key or []
+    if not columns or any(name not in obs for name in columns):
+        return bool(columns)
+    batch_N, batches = _coded(obs, columns)
+    pairs = pd.DataFrame({"batch": batch_N, "type": obs["cell_type"].astype(str).to_numpy()})
+    return len(pairs.drop_duplicates()) == len(batches)
+
+
+def setting_table(obs: pd.DataFrame, table: LabelTable, options: ProcessingOptions) -> SettingTable:
+    """Divide the cells; `obs` (with ``cell_type``) was checked by :func:`column_findings`."""
+    batch_N, batches = _coded(obs, options.batch_key or [])
+    cell_batch = batch_N.astype(np.int32)
+    if not is_divided(options):
+        return SettingTable(**vars(table), batches=batches, cell_batch=cell_batch)
+    context_N, contexts = _coded(obs, [options.context_key] if options.context_key else [])
+    is_control = np.array([condition.is_control for condition in table.conditions])[table.cell_condition]
+    kind_N, kinds = _kinds(obs, is_control, options.perturbation_type_key)
+    key = pd.MultiIndex.from_arrays([table.cell_label, context_N, kind_N])
+    codes, distinct = pd.factorize(key)
+    ids: dict[Condition, int] = {}
+    labels, label_condition = [], []
+    for label, context, kind in distinct:
+        plain = table.conditions[int(table.label_condition[label])]
+        condition = plain.at(contexts[context], kinds[kind] if kind >= 0 else "")
+        labels.append(table.labels[label] + condition.suffix)
+        label_condition.append(ids.setdefault(condition, len(ids)))
+    numbers = np.array(label_condition, dtype=np.int64)
+    return SettingTable(codes.astype(np.int32), labels, numbers, tuple(ids), batches, cell_batch)
+
+
+def column_findings(obs: pd.DataFrame, options: ProcessingOptions, is_control: np.ndarray) -> list[Finding]:
+    """Columns that are missing or have gaps, names that labels cannot hold, batches with few or no control cells."""
+    needed = dict.fromkeys(options.batch_key or [], np.ones(len(obs), dtype=bool))
+    if options.perturbation_type_key:
+        needed.setdefault(options.perturbation_type_key, ~is_control)
+    findings = [finding for name, cells in needed.items() for finding in _one_column(obs, name, cells)]
+    if errors(findings) or not options.batch_key:
+        return findings
+    batch_N, batches = _coded(obs, options.batch_key)
+    n_control = np.bincount(batch_N[is_control], minlength=len(batches))
+    alone = [f"{batches[i]} ({n} cells)" for i, n in enumerate(np.bincount(batch_N)) if n_control[i] < 1]
+    by = ", ".join(options.batch_key)
+    what = f"{count(len(alone), 'combination')} of {by} without a control cell: {shorten(alone)}"
+    remedy = "leave these cells out, or divide by other or fewer columns (context_key=, batch_key=)"
+    findings += check("no-matched-control", alone, what, remedy)
+    n_perturbed = np.bincount(batch_N[~is_control], minlength=len(batches))
+    few = np.flatnonzero((n_control > 0) & (n_control < FEW_CONTROLS) & (n_perturbed > 0))
+    shown = [f"{batches[i]} ({count(int(n_control[i]), 'control cell')} for {n_perturbed[i]})" for i in few]
+    what = f"{count(len(few), 'combination')} of {by} with fewer than {FEW_CONTROLS} control cells: {shorten(shown)}"
+    remedy = "changes there are differences from the mean of these few: give more, or divide by fewer columns"
+    return findings + check("few-matched-controls", [batches[i] for i in few], what, remedy, "warning")
+
+
+def _one_column(obs: pd.DataFrame, name: str, needed: np.ndarray) -> list[Finding]:
+    if name not in obs:
+        what = f"adata.obs has no column {name!r} (to divide by)"
+        return check("missing-column", [name], what, suggestion(name, obs.columns, "columns"))
+    values = obs[name]
+    gaps = (values.isna().to_numpy() & needed).sum()
+    if gaps:
+        what = f"obs[{name!r}] is missing for {count(int(gaps), 'cell')}"
+        return check("missing-context", [name], what, "fill it, or drop these cells", n=int(gaps))
+    odd = [text for text in map(str, pd.unique(values)) if AT in text or "[" in text or "]" in text]
+    what = f"obs[{name!r}] has names with {AT!r} or brackets ({shorten(odd)}), which labels use"
+    return check("context-name", odd, what, "rename them") or same_name_findings(name, values[needed])
+
+
+def same_name_findings(column: str, values: pd.Series) -> list[Finding]:
+    """A warning about values of a column that differ in case, blanks or hyphens only ("K562", "k562")."""
+    spellings: dict[str, set[str]] = {}
+    for text in sorted(set(values.astype(str).str.strip())):
+        plain = re.sub(_SIGNS, "", in_ascii(text).casefold())
+        spellings.setdefault(re.sub(r"[-_\s]+", " ", plain), set()).add(text)
+    alike = [sorted(texts) for texts in spellings.values() if len(texts) > 1]
+    shown = shorten((" and ".join(map(repr, texts)) for texts in alike), 4)
+    what = f"obs[{column!r}] has values that differ in case or signs only: {shown}"
+    remedy = "they are read as different ones; write them alike if they mean the same"
+    return check("values-alike", [texts[0] for texts in alike], what, remedy, "warning")
+
+
+def _coded(obs: pd.DataFrame, columns: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Number of each cell's combination of values, and its name; combinations in sorted order."""
+    if not columns:
+        return np.zeros(len(obs), dtype=np.int64), ("",)
+    texts = [obs[name].astype(str).str.strip().to_numpy(dtype=object) for name in columns]
+    joined = np.array([JOINT.join(values) for values in zip(*texts, strict=True)], dtype=object)
+    codes, names = pd.factorize(joined, sort=True)
+    return codes.astype(np.int64), tuple(map(str, names))
+
+
+def _kinds(obs: pd.DataFrame, is_control: np.ndarray, key: str | None) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Type of each perturbed cell, -1 for control cells."""
+    if key is None:
+        return np.full(len(obs), -1, dtype=np.int64), ()
+    texts = obs[key].astype(str).str.strip().to_numpy(dtype=object)
+    names = sorted(set(texts[~is_control]))
+    codes = pd.Index(names).get_indexer(texts)
+    return np.where(is_control, -1, codes), tuple(names)

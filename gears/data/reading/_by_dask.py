@@ -1,0 +1,153 @@
+"""Screens whose values are dask arrays: read block by block, on the scheduler that is active.
+
+Blocks of cells are read and brought to CSR by dask (its threads, or the workers of the user's ``distributed.Client``)
+and written here, in order, into a file that is mapped into memory. So a screen need not fit into the memory of any
+machine, and everything after reading is the same as for other files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+
+from gears.core._messages import shorten
+from gears.core._progress import followed
+from gears.data.reading._matrix import RAW, as_csr, layers_of
+from gears.data.reading._open import kind_of
+from gears.data.screen._cells import CellMatrix
+from gears.files._atomic import scratch_folder
+from gears.files._untrusted import refuse_beyond, refuse_links
+
+if TYPE_CHECKING:
+    from anndata import AnnData
+
+BLOCKS = 16
+"""Blocks that are computed at a time: enough for the cores of some machines, and few to hold here as CSR."""
+
+
+def from_dask(adata: AnnData, layer: str | None, near: Path) -> AnnData:
+    """The screen with the values of `layer` (None: of X) from dask, mapped from a file in the folder `near`.
+
+    Other dask arrays among X, the layers and ``adata.raw`` are there by name and hold nothing. A screen without dask
+    arrays is returned unchanged.
+    """
+    holder = adata._adata_ref if adata.is_view else adata  # a view would copy its values
+    raw = None if adata.raw is None else adata.raw.X
+    if not any(map(is_dask, (holder.X, *layers_of(holder).values(), raw))):
+        return adata
+    from anndata import AnnData
+
+    is_raw = layer == RAW and RAW not in adata.layers
+
+    def values(name: str | None) -> Any:
+        return brought(adata.X if name is None else adata.layers[name], name == layer)
+
+    def brought(matrix: Any, is_used: bool) -> Any:
+        if not is_dask(matrix):
+            return matrix
+        return _brought(matrix, near) if is_used else sparse.csr_matrix(matrix.shape, dtype=np.float32)
+
+    return AnnData(
+        X=values(None),
+        obs=_in_memory(adata.obs),
+        var=_in_memory(adata.var),
+        layers={name: values(name) for name in layers_of(adata)},
+        raw=None if raw is None else {"X": brought(raw, is_raw), "var": _in_memory(adata.raw.var)},
+    )
+
+
+def is_dask(values: Any) -> bool:
+    """Whether values are a dask array, or a view of one in an AnnData (dask need not be installed)."""
+    return any(base.__module__.startswith("dask.") for base in type(values).__mro__)
+
+
+def _in_memory(table: Any) -> Any:
+    """A table of annotations, which :func:`anndata.experimental.read_lazy` leaves in the file."""
+    return table.to_memory() if hasattr(table, "to_memory") else table
+
+
+def _brought(array: Any, near: Path) -> sparse.csr_matrix:
+    import dask
+
+    n_cells, n_genes = array.shape
+    if len(array.chunks[1]) > 1:  # stored by columns
+        array = array.rechunk({0: "auto", 1: -1})
+    blocks = [dask.delayed(as_csr)(block) for block in array.to_delayed().ravel()]
+
+    def computed() -> Iterator[sparse.csr_matrix]:
+        for first in range(0, len(blocks), BLOCKS):
+            yield from dask.compute(*blocks[first : first + BLOCKS])
+
+    with scratch_folder(near) as folder:
+        CellMatrix.write(folder, followed(computed(), n_cells, "reading cells", "cells", _n_cells))
+        return CellMatrix(folder, n_genes).mapped()
+
+
+def _n_cells(rows: sparse.csr_matrix) -> int:
+    return int(rows.shape[0])
+
+
+def lazy_screen(path: Path, layer: str | None) -> AnnData:
+    """An h5ad file or zarr store with its annotations in memory and its values (X or `layer`) as a dask array.
+
+    ValueError for another kind of file, or where there are no such values.
+    """
+    from anndata import AnnData
+    from anndata.experimental import read_elem_lazy
+    from anndata.io import read_elem
+
+    path = path.absolute()  # where the workers of a cluster look for it
+    kind = kind_of(path)
+    if kind not in ("h5ad", "zarr"):
+        msg = f"{path} is a screen of the kind {kind}; dask reads h5ad files and zarr stores: omit dask, or convert it"
+        raise ValueError(msg)
+    (refuse_beyond if kind == "h5ad" else refuse_links)(path)
+    key = "X" if layer is None else f"layers/{layer}"
+    with _group(path, kind) as group:
+        if key not in group:
+            layers = sorted(group["layers"]) if "layers" in group else []
+            msg = f"{path} has no {key}; layers: {shorten(layers) or 'none'}"
+            raise ValueError(msg)
+        obs, var = read_elem(group["obs"]), read_elem(group["var"])
+        values = read_elem_lazy(group[key])
+    if layer is None:
+        return AnnData(X=values, obs=obs, var=var)
+    return AnnData(obs=obs, var=var, layers={layer: values})
+
+
+@contextlib.contextmanager
+def _group(path: Path, kind: str) -> Iterator[Any]:
+    if kind == "zarr":
+        import zarr
+
+        yield zarr.open_group(path, mode="r")
+        return
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        yield file
+
+
+@contextlib.contextmanager
+def cluster(address: str) -> Iterator[None]:
+    """Make the dask scheduler at an address ("tcp://host:8786") the active one.
+
+    ModuleNotFoundError where the package distributed is missing, ValueError or OSError where there is no scheduler.
+    """
+    try:
+        from distributed import Client
+    except ModuleNotFoundError as error:
+        msg = "a dask scheduler needs the package distributed; install gears-perturb[dask]"
+        raise ModuleNotFoundError(msg) from error
+    try:
+        client = Client(address)
+    except OSError as error:
+        msg = f"no dask scheduler answers at {address}; start one (`dask scheduler`) or check the address"
+        raise ConnectionError(msg) from error
+    with client:
+        yield

@@ -1,0 +1,276 @@
+"""The published types of split: genes held out, or a share of the conditions.
+
+The draws equal those of the published package for the same labels and seed, oddities included: test genes and
+conditions are drawn with replacement, test genes are drawn even where they decide nothing, and the test part of
+combo_seen0 and combo_seen1 also has the singles of the test genes. They use numpy's legacy generator, whose streams
+are frozen, as a local object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+
+from gears.data.splits._labels import Labels, names_from
+from gears.data.splits._registry import Draw, SplitOptions, register_split
+from gears.data.splits._split import subgroup_name
+
+VALIDATION_SHARE = 0.9
+NEEDS = "A share of the perturbed genes is held out for test, and a tenth of the rest for validation"
+PAIR_GROUPS = ("combo_seen0", "combo_seen1", "combo_seen2", "unseen_single")
+
+VALIDATION_FRACTION = 0.1
+GENES_NEEDED = (
+    "Test genes are as many as a tenth (or combo_single_split_test_set_fraction) of the singles, rounded down, and "
+    "validation genes a tenth of what remains: 10 singles in each round are the least"
+)
+COMBINATIONS_NEEDED = (
+    "A tenth (or combo_single_split_test_set_fraction) of the combinations, rounded down, is tested, and a tenth of "
+    "what remains validates: 10 combinations in each round are the least"
+)
+HELD_OUT = "holds a {part} gene beside a training gene; this split leaves it out"
+
+
+def _seen_genes(
+    genes: np.ndarray,
+    share: float,
+    seed: int,
+    test_genes: Sequence[str] | None = None,
+    only_test_genes: bool = False,
+) -> np.ndarray:
+    """Genes that training may perturb."""
+    if test_genes is not None and only_test_genes:
+        return np.setdiff1d(genes, test_genes)
+    draw = np.random.RandomState(seed)
+    seen = draw.choice(genes, int(len(genes) * share), replace=False)
+    if test_genes is None:
+        return seen
+    # Test genes among the drawn ones are exchanged for others that were not drawn.
+    n_exchanged = int(np.isin(seen, test_genes).sum())
+    seen = seen[~np.isin(seen, test_genes)]
+    spare = np.setdiff1d(genes, np.union1d(seen, test_genes))
+    if n_exchanged > len(spare):
+        msg = (
+            f"{len(test_genes)} test genes of {len(genes)} leave {len(genes) - len(test_genes)} for training, "
+            f"but train_gene_set_size={share} asks for {int(len(genes) * share)}; name fewer test_perts, "
+            "lower train_gene_set_size, or set only_test_set_perts=True"
+        )
+        raise ValueError(msg)
+    return np.concatenate((seen, draw.choice(spare, n_exchanged, replace=False)))
+
+
+def _divide(
+    labels: Labels, names: list[str], seen: set[str], combination_share: float, seed: int
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Labels that stay, and the others by how many of their genes are seen."""
+    stay: list[str] = []
+    out: dict[str, list[str]] = {group: [] for group in PAIR_GROUPS}
+    all_seen: list[str] = []
+    for name in names:
+        condition = labels.condition[name]
+        if labels.n_in(name, seen) < len(condition):
+            out.setdefault(subgroup_name(condition, seen), []).append(name)
+        elif len(condition) == 1:
+            stay.append(name)
+        else:
+            all_seen.append(name)
+    chosen = candidates = np.unique(all_seen) if all_seen else np.empty(0, "U1")
+    if len(candidates):
+        n = int(len(candidates) * combination_share)
+        chosen = np.random.RandomState(seed).choice(candidates, n, replace=False)
+    stay += chosen.tolist()
+    for name in np.setdiff1d(candidates, chosen).tolist():
+        out.setdefault(subgroup_name(labels.condition[name], seen), []).append(name)
+    return stay, out
+
+
+def _simulate(labels: Labels, names: list[str], arguments: SplitOptions, kind: str) -> Draw:
+    """Hold genes out for test, then others of what remains for validation."""
+    genes, seed, test_share = labels.genes(names), arguments.seed, arguments.combo_seen2_train_frac
+    test_genes = names_from(arguments.test_perts, genes.tolist(), kind)
+    seen = _seen_genes(genes, arguments.train_gene_set_size, seed, test_genes, arguments.only_test_set_perts)
+    rest, test = _divide(labels, names, set(seen.tolist()), test_share, seed)
+    seen = _seen_genes(labels.genes(rest), VALIDATION_SHARE, seed)
+    train, val = _divide(labels, rest, set(seen.tolist()), VALIDATION_SHARE, seed)
+    return Draw(
+        parts={
+            "train": train + labels.control,
+            "val": [name for group in val.values() for name in group],
+            "test": [name for group in test.values() for name in group],
+        },
+        subgroup={"test_subgroup": test, "val_subgroup": val},
+    )
+
+
+@register_split(
+    "simulation",
+    "Genes are held out: test has singles of unseen genes, pairs with 0 or 1 seen gene, and a share of the pairs "
+    "whose genes are both seen; validation is drawn from the rest in the same way.",
+    uses=("train_gene_set_size", "combo_seen2_train_frac", "test_perts", "only_test_set_perts"),
+    needs=NEEDS,
+)
+def draw_simulation(labels: Labels, arguments: SplitOptions) -> Draw:
+    """Hold genes out of training; singles and combinations of any number of genes."""
+    return _simulate(labels, labels.perturbed, arguments, "perturbed gene")
+
+
+@register_split(
+    "simulation_single",
+    "As simulation, with singles only: combinations are in no part.",
+    uses=("train_gene_set_size", "test_perts", "only_test_set_perts"),
+    needs=NEEDS,
+)
+def draw_simulation_single(labels: Labels, arguments: SplitOptions) -> Draw:
+    """Hold genes out of training; combinations are excluded."""
+    draw = _simulate(labels, labels.singles(labels.perturbed), arguments, "singly perturbed gene")
+    single = "unseen_single"
+    draw.subgroup = {part: {single: groups[single]} for part, groups in (draw.subgroup or {}).items()}
+    why = "a combination; simulation_single takes singles only"
+    draw.excluded = dict.fromkeys(labels.combinations(labels.perturbed), why)
+    return draw
+
+
+class _FractionDraw:
+    """One stream of random numbers for the test part and then the validation part."""
+
+    def __init__(self, labels: Labels, arguments: SplitOptions) -> None:
+        self.labels = labels
+        self.draw = np.random.RandomState(arguments.seed)
+
+    def genes(self, names: list[str], fraction: float, given: list[str] | None = None) -> list[str]:
+        """Genes to hold out: the given ones, or as many as a share of the singles."""
+        if given is not None:
+            return given
+        candidates = self.labels.genes(names)
+        n = int(len(self.labels.singles(names)) * fraction)
+        return self.conditions(candidates, n)
+
+    def conditions(self, candidates: np.ndarray | list[str], n: int) -> list[str]:
+        """Draw n with replacement, as published."""
+        if not len(candidates):
+            return []
+        return np.unique(self.draw.choice(candidates, n)).tolist() if n else []
+
+
+Held = tuple[list[str], list[str]]
+"""Labels that are held out, and labels that fit neither side."""
+
+
+def _two_rounds(
+    labels: Labels,
+    arguments: SplitOptions,
+    hold_out: Callable[[list[str], float, SplitOptions | None], Held],
+) -> Draw:
+    """Hold a share out for test, where the caller may name what, then one of what remains for validation."""
+    names = labels.perturbed
+    test, out_of_test = hold_out(names, arguments.combo_single_split_test_set_fraction, arguments)
+    gone = {*test, *out_of_test}
+    val, out_of_val = hold_out([name for name in names if name not in gone], VALIDATION_FRACTION, None)
+    gone |= {*val, *out_of_val}
+    return Draw(
+        parts={"train": [name for name in labels.names if name not in gone], "val": val, "test": test},
+        excluded={name: HELD_OUT.format(part="test") for name in out_of_test}
+        | {name: HELD_OUT.format(part="validation") for name in out_of_val},
+    )
+
+
+def _draw_combo(seen: int, labels: Labels, arguments: SplitOptions) -> Draw:
+    """Combinations of which at most `seen` genes are seen, with singles of the test genes (2: combinations alone)."""
+    draw = _FractionDraw(labels, arguments)
+    valid = labels.genes(labels.perturbed).tolist()
+
+    def hold_out(names: list[str], fraction: float, named: SplitOptions | None) -> Held:
+        given = names_from(named.test_pert_genes, valid, "perturbed gene") if named else None
+        genes = set(draw.genes(names, fraction, given))
+        combinations = labels.combinations(names)
+        if seen == 2:
+            if named and named.test_perts is not None:
+                return _given_conditions(labels, named, combinations, "combination"), []
+            return draw.conditions(combinations, int(len(combinations) * fraction)), []
+        touched = labels.with_genes(combinations, genes)
+        too_seen = [name for name in touched if len(labels.condition[name]) - labels.n_in(name, genes) > seen]
+        held = labels.with_genes(labels.singles(names), genes)
+        return held + [name for name in touched if name not in set(too_seen)], too_seen
+
+    return _two_rounds(labels, arguments, hold_out)
+
+
+def _given_conditions(labels: Labels, arguments: SplitOptions, among: list[str], kind: str) -> list[str]:
+    """Labels of the conditions that the caller names for the test part."""
+    value = arguments.test_perts or []
+    if isinstance(value, str):
+        value = [value] if value in among else value.split("_")
+    found: list[str] = []
+    for name in value:
+        matches = [label for label in labels.resolve(name, kind) if label in set(among)]
+        if not matches:
+            msg = f"{name!r} is no {kind} of this screen, and only a {kind} can be named in test_perts of this split"
+            raise ValueError(msg)
+        found += matches
+    return list(dict.fromkeys(found))
+
+
+_COMBO_USES = ("combo_single_split_test_set_fraction", "test_pert_genes")
+register_split(
+    "combo_seen0",
+    "Test genes are drawn; test has their singles and the pairs of two test genes. Pairs of a test gene and "
+    "another gene are excluded.",
+    uses=_COMBO_USES,
+    needs=GENES_NEEDED,
+)(partial(_draw_combo, 0))
+register_split(
+    "combo_seen1",
+    "Test genes are drawn; test has their singles and every pair with at least one of them.",
+    uses=_COMBO_USES,
+    needs=GENES_NEEDED,
+)(partial(_draw_combo, 1))
+register_split(
+    "combo_seen2",
+    "Combinations are drawn whatever their genes; singles all train.",
+    uses=(*_COMBO_USES, "test_perts"),
+    needs=COMBINATIONS_NEEDED,
+)(partial(_draw_combo, 2))
+
+
+@register_split(
+    "single",
+    "Test genes are drawn; test has their singles, and combinations that hold them are excluded.",
+    uses=("combo_single_split_test_set_fraction", "test_pert_genes"),
+    needs=GENES_NEEDED,
+)
+def draw_single(labels: Labels, arguments: SplitOptions) -> Draw:
+    """Singles of genes that training never perturbs."""
+    draw = _FractionDraw(labels, arguments)
+    valid = labels.genes(labels.singles(labels.perturbed)).tolist()
+
+    def hold_out(names: list[str], fraction: float, named: SplitOptions | None) -> Held:
+        given = names_from(named.test_pert_genes, valid, "singly perturbed gene") if named else None
+        genes = draw.genes(names, fraction, given)
+        held = labels.with_genes(labels.singles(names), genes)
+        return held, labels.with_genes(labels.combinations(names), genes)
+
+    return _two_rounds(labels, arguments, hold_out)
+
+
+@register_split(
+    "no_test",
+    "A tenth of the conditions validates, the rest trains; there is no test part.",
+    parts=("train", "val"),
+    needs="A tenth of the conditions, rounded down, validates: 10 are the least",
+)
+def draw_no_test(labels: Labels, arguments: SplitOptions) -> Draw:
+    """Train and validate only."""
+    draw = _FractionDraw(labels, arguments)
+    names = labels.perturbed
+    draw.genes(names, VALIDATION_FRACTION)  # decides nothing, but moves the published stream on
+    val = set(draw.conditions(names, int(len(names) * VALIDATION_FRACTION)))
+    train = [name for name in labels.names if name not in val]
+    return Draw(parts={"train": train, "val": labels.ordered(val)})
+
+
+@register_split("no_split", "Every condition is in the test part; nothing trains.", parts=("test",))
+def draw_no_split(labels: Labels, arguments: SplitOptions) -> Draw:
+    """Everything is tested."""
+    return Draw(parts={"test": list(labels.names)})

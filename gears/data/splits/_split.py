@@ -1,0 +1,239 @@
+"""A split: which conditions train, validate and test a model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from copy import deepcopy
+from dataclasses import InitVar, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gears.conditions import CONTROL_LABEL, Condition, conditions_of
+from gears.core._html import html_of
+from gears.core._messages import shorten, unknown_name
+from gears.files._paths import check_output, reading, user_path
+from gears.files.formats import content_hash, read_json, write_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from gears.data.screen._prepared import PreparedScreen
+
+PARTS = ("train", "val", "test")
+PART_NAMES = {"train": "training", "val": "validation", "test": "test"}
+FORMAT_VERSION = 1
+FIELDS = ("name", "seed", "arguments", "parts", "subgroup", "excluded")
+"""What a file says, beside `exact`."""
+EXACT_BEFORE = ("gene_held_out", "cross_validation", "context_held_out", "unit_held_out")
+"""Exact split types of files that do not say so themselves."""
+Subgroups = dict[str, dict[str, list[str]]]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Parts of a screen by condition; no condition is in two parts.
+
+    Attributes
+    ----------
+    name : str
+        Kind of split, such as ``"simulation"``.
+    seed : int
+    arguments : dict
+        What else decided the draw.
+    parts : dict of str to tuple of str
+        "train", "val", "test" (some of them for no_test and no_split) -> labels
+        as the screen spells them, in its order.
+    subgroup : dict or None
+        ``{"test_subgroup": {name: labels}, "val_subgroup": ...}``.
+    excluded : dict of str to str
+        Labels in no part, with the reason.
+    exact : bool
+        Whether subgroups are counted from the training part alone (strict mode, and split types that
+        cell-gears lacks).
+    parsed : mapping of str to Condition, optional
+        Conditions of labels that were parsed before; not kept.
+    """
+
+    name: str
+    seed: int
+    arguments: dict[str, Any]
+    parts: dict[str, tuple[str, ...]]
+    subgroup: Subgroups | None = None
+    excluded: dict[str, str] = field(default_factory=dict)
+    exact: bool = False
+    parsed: InitVar[Mapping[str, Condition] | None] = None
+    _conditions: dict[str, dict[str, Condition]] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self, parsed: Mapping[str, Condition] | None) -> None:
+        object.__setattr__(self, "parts", {part: tuple(labels) for part, labels in self.parts.items()})
+        home: dict[Condition, str] = {}
+        for part, labels in self.parts.items():
+            if part not in PARTS:
+                raise ValueError(unknown_name("part of a split", part, PARTS))
+            self._conditions[part] = conditions_of(labels, parsed)
+            for condition in self._conditions[part].values():
+                other = home.setdefault(condition, part)
+                if other != part:
+                    msg = f"condition {condition.name!r} is in both {other!r} and {part!r} of the split"
+                    raise ValueError(msg)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal to a split that says the same, and (as published, where a split is its name) to its name."""
+        if isinstance(other, str):
+            return self.name == other
+        return isinstance(other, Split) and vars(self) == vars(other)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def conditions(self, part: str) -> list[Condition]:
+        """Distinct conditions of a part, in its order; the control only if it is in the part."""
+        if part not in self.parts:
+            raise ValueError(unknown_name("part of this split", part, list(self.parts)))
+        return list(dict.fromkeys(self._conditions[part].values()))
+
+    def sizes(self) -> str:
+        """Perturbed conditions of each part, in words."""
+        counts = {part: sum(not c.is_control for c in self.conditions(part)) for part in self.parts}
+        return ", ".join(f"{n} {PART_NAMES[part]}" for part, n in counts.items()) + " conditions"
+
+    def check_labels(self, labels: Iterable[str]) -> None:
+        """Raise ValueError where the split names labels that a screen lacks: it was made for another one."""
+        known = set(labels)
+        named = [label for names in self.parts.values() for label in names]
+        unknown = [label for label in [*named, *self.excluded] if label not in known]
+        if unknown:
+            msg = (
+                f"the split {self.name!r} names {len(unknown)} labels that the screen lacks ({shorten(unknown)}); "
+                "it was made for another screen: draw it again, or give its parts with split='custom'"
+            )
+            raise ValueError(msg)
+
+    def subgroup_of(self, part: str) -> dict[str, str]:
+        """Subgroup of each label of a part ("" where it has none)."""
+        groups = (self.subgroup or {}).get(f"{part}_subgroup", {})
+        return {label: name for name, labels in groups.items() for label in labels}
+
+    def subgroup_by_condition(self, part: str) -> dict[Condition, str]:
+        """Subgroup of each condition of a part that has one."""
+        groups = self.subgroup_of(part)
+        conditions = conditions_of(groups, self._conditions.get(part))
+        return {conditions[label]: name for label, name in groups.items()}
+
+    @property
+    def hash(self) -> str:
+        """Hash of everything that the split says; `exact` follows from the rest."""
+        return content_hash({name: value for name, value in self.to_dict().items() if name != "exact"})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        plain = {name: deepcopy(getattr(self, name)) for name in (*FIELDS, "exact")}
+        plain["parts"] = {part: list(labels) for part, labels in self.parts.items()}
+        return plain | {"format_version": FORMAT_VERSION}
+
+    @classmethod
+    def from_dict(cls, plain: dict[str, Any], parsed: Mapping[str, Condition] | None = None) -> Split:
+        """The reverse of :meth:`to_dict`; labels that were `parsed` before are not parsed again.
+
+        ValueError if it is no split of this format version.
+        """
+        if not isinstance(plain, dict) or plain.get("format_version") != FORMAT_VERSION:
+            found = plain.get("format_version") if isinstance(plain, dict) else type(plain).__name__
+            msg = f"expected a split of format version {FORMAT_VERSION}, found {found}; prepare it again"
+            raise ValueError(msg)
+        missing = [name for name in FIELDS if name not in plain]
+        if missing:
+            msg = f"a split needs {', '.join(FIELDS)}; missing: {', '.join(missing)}"
+            raise ValueError(msg)
+        strict = isinstance(plain["arguments"], dict) and plain["arguments"].get("mode") == "strict"
+        exact = plain.get("exact", strict or plain["name"] in EXACT_BEFORE)
+        return cls(**{name: plain[name] for name in FIELDS}, exact=bool(exact), parsed=parsed)
+
+    def save(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the split as JSON with its hash; a file that is there is replaced only with `overwrite`."""
+        check_output(path, overwrite)
+        return write_json(path, self.to_dict() | {"hash": self.hash})
+
+    @classmethod
+    def load(cls, path: str | Path, parsed: Mapping[str, Condition] | None = None) -> Split:
+        """Read a split written by :meth:`save`; labels that were `parsed` before are not parsed again.
+
+        Raises
+        ------
+        FileNotFoundError, ValueError
+            If there is none, or the file was changed since it was written.
+        """
+        plain = read_json(path)
+        with reading(user_path(path), "a split", "it may be damaged: draw the split again"):
+            split = cls.from_dict(plain, parsed)
+        if plain.get("hash", split.hash) != split.hash:
+            msg = (
+                f"{path} was changed after it was written (its hash does not fit); draw the split again, or give the "
+                "parts with split='custom' and split_dict_path="
+            )
+            raise ValueError(msg)
+        return split
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{len(labels)} {part}" for part, labels in self.parts.items())
+        return f"Split({self.name!r}, seed {self.seed}: {sizes}, {len(self.excluded)} excluded)"
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        rows: list[tuple[str, str, int]] = []
+        for part, labels in self.parts.items():
+            groups = self.subgroup_of(part)
+            counts = Counter(groups.get(label, "") for label in labels)
+            rows += [(part, group, n) for group, n in counts.items()]
+        return html_of(self, pd.DataFrame(rows, columns=["part", "subgroup", "conditions"]))
+
+    def summary(self, screen: PreparedScreen) -> pd.DataFrame:
+        """One row per label: condition, part, subgroup, n_cells, reason (for excluded labels)."""
+        import numpy as np
+        import pandas as pd
+
+        counts = np.bincount(screen.cell_label, minlength=len(screen.labels))
+        n_cells = dict(zip(screen.labels, counts.tolist(), strict=True))
+        rows = []
+        for part, labels in self.parts.items():
+            groups = self.subgroup_of(part)
+            rows += [(label, part, groups.get(label, ""), n_cells[label], "") for label in labels]
+        rows += [(label, "excluded", "", n_cells[label], reason) for label, reason in self.excluded.items()]
+        return pd.DataFrame(rows, columns=["condition", "part", "subgroup", "n_cells", "reason"])
+
+
+def subgroup_name(condition: Condition, seen_genes: Collection[str]) -> str:
+    """Name of how many genes of a condition were seen; the one function that names subgroups.
+
+    Examples
+    --------
+    >>> subgroup_name(Condition.parse("A+B"), {"A"})
+    'combo_seen1'
+    >>> subgroup_name(Condition.parse("A+B+C"), {"A", "C"})
+    'combo_seen2_of_3'
+    >>> subgroup_name(Condition.parse("A+ctrl"), {"B"})
+    'unseen_single'
+    """
+    if condition.is_control:
+        return CONTROL_LABEL
+    seen = sum(gene in seen_genes for gene in condition.genes)
+    if len(condition) == 1:
+        return "seen_single" if seen else "unseen_single"
+    if len(condition) == 2:
+        return f"combo_seen{seen}"
+    return f"combo_seen{seen}_of_{len(condition)}"
+
+
+def subgroup_names(conditions: Iterable[Condition], fitted: Iterable[Condition]) -> list[str]:
+    """Subgroup of each condition, counted from the genes of the conditions that a model was fitted to."""
+    seen = {gene for condition in fitted for gene in condition.genes}
+    return [subgroup_name(condition, seen) for condition in conditions]
+
+
+def perturbed_in(split: Split | None, part: str) -> list[Condition]:
+    """Perturbed conditions of a part of a split; none where it has no such part."""
+    if split is None or part not in split.parts:
+        return []
+    return [condition for condition in split.conditions(part) if not condition.is_control]

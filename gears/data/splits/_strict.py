@@ -1,0 +1,278 @@
+"""Strict splits: the published types, drawn so that they are what their names say (``mode="strict"``).
+
+A strict draw looks at conditions, not at labels: all spellings of a condition go together from the start. Genes count
+as seen where a *training* condition perturbs them, after validation was taken out too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from gears.conditions import Condition
+from gears.data.splits._labels import Labels, names_from
+from gears.data.splits._registry import STRICT, Draw, SplitOptions
+
+VALIDATION_SHARE = 0.1
+
+TEST, VAL = 0, 1
+"""Stages of a draw: each has a separate stream of random numbers."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The perturbed conditions of a screen, without regard to spelling, in order of first appearance."""
+
+    labels: Labels
+    all: tuple[Condition, ...]
+
+    @classmethod
+    def of(cls, labels: Labels) -> Conditions:
+        """Conditions behind labels."""
+        return cls(labels, tuple(dict.fromkeys(labels.condition[name] for name in labels.perturbed)))
+
+    @property
+    def genes(self) -> list[str]:
+        """Every perturbed gene, sorted."""
+        return genes_of(self.all)
+
+    def spelled(self, chosen: Collection[Condition]) -> list[str]:
+        """Every label of the chosen conditions, in the screen's order."""
+        wanted = set(chosen)
+        return [name for name in self.labels.names if self.labels.condition[name] in wanted]
+
+    def draw(
+        self, test: Collection[Condition], val: Collection[Condition], excluded: dict[Condition, str] | None
+    ) -> Draw:
+        """Parts with everything else, and the control, in train."""
+        excluded = excluded or {}
+        gone = {*test, *val, *excluded}
+        train = [condition for condition in self.all if condition not in gone]
+        return Draw(
+            parts={
+                "train": self.spelled([*train, Condition()]),
+                "val": self.spelled(val),
+                "test": self.spelled(test),
+            },
+            excluded={name: excluded[self.labels.condition[name]] for name in self.spelled(excluded)},
+        )
+
+
+def generator(seed: int, *stage: int) -> np.random.Generator:
+    """A separate stream of random numbers for each stage of a draw."""
+    return np.random.default_rng([seed, *stage])
+
+
+def genes_of(conditions: Iterable[Condition]) -> list[str]:
+    """Every gene of the conditions, sorted."""
+    return sorted({gene for condition in conditions for gene in condition.genes})
+
+
+def n_of(share: float, total: int) -> int:
+    """A share of a number, rounded to the nearest (half up); at least 1 where the share is above 0."""
+    return min(max(int(share * total + 0.5), int(share > 0)), total)
+
+
+def pick(rng: np.random.Generator, candidates: Sequence, n: int) -> list:
+    """Exactly n of the candidates, each at most once, in their own order."""
+    chosen = np.sort(rng.permutation(len(candidates))[:n])
+    return [candidates[i] for i in chosen]
+
+
+def touched(conditions: Iterable[Condition], genes: Collection[str]) -> list[Condition]:
+    """Conditions that perturb at least one of the genes."""
+    wanted = set(genes)
+    return [condition for condition in conditions if not wanted.isdisjoint(condition.genes)]
+
+
+def pick_keeping_genes(
+    rng: np.random.Generator, candidates: Sequence[Condition], rest: Iterable[Condition], n: int
+) -> list[Condition]:
+    """Up to n candidates such that each of their genes still occurs among `rest` (which holds the candidates).
+
+    Fewer than n only where no further candidate could go without taking a gene out of training.
+    """
+    left = Counter(gene for condition in rest for gene in condition.genes)
+    chosen: list[Condition] = []
+    for i in rng.permutation(len(candidates)):
+        condition = candidates[i]
+        if len(chosen) == n:
+            break
+        if all(left[gene] > 1 for gene in condition.genes):
+            left.subtract(condition.genes)
+            chosen.append(condition)
+    wanted = set(chosen)
+    return [condition for condition in candidates if condition in wanted]
+
+
+def without(conditions: Iterable[Condition], *gone: Collection[Condition]) -> list[Condition]:
+    """Conditions in none of the collections."""
+    left_out = {condition for part in gone for condition in part}
+    return [condition for condition in conditions if condition not in left_out]
+
+
+def _held_out_genes(
+    rng: np.random.Generator, genes: Sequence[str], share: float, given: list[str] | None, exactly: bool
+) -> list[str]:
+    """Genes to hold out: the given ones, filled up to the share unless they are to be all."""
+    if given is None:
+        return pick(rng, genes, n_of(share, len(genes)))
+    if exactly:
+        return given
+    others = [gene for gene in genes if gene not in set(given)]
+    return given + pick(rng, others, min(max(n_of(share, len(genes)) - len(given), 0), len(others)))
+
+
+@STRICT.register("simulation")
+def strict_simulation(labels: Labels, arguments: SplitOptions) -> Draw:
+    """Hold genes out for test and others for validation; hold out combinations of what remains."""
+    conditions = Conditions.of(labels)
+    genes = conditions.genes
+    given = names_from(arguments.test_perts, genes, "perturbed gene")
+    rng = generator(arguments.seed, TEST)
+    share = 1 - arguments.train_gene_set_size
+    test_genes = _held_out_genes(rng, genes, share, given, arguments.only_test_set_perts)
+    test = touched(conditions.all, test_genes)
+    rest = without(conditions.all, test)
+    test += _seen_combinations(rng, rest, 1 - arguments.combo_seen2_train_frac)
+    rest = without(rest, test)
+    rng = generator(arguments.seed, VAL)
+    rest_genes = genes_of(rest)
+    val = touched(rest, pick(rng, rest_genes, n_of(VALIDATION_SHARE, len(rest_genes))))
+    val += _seen_combinations(rng, without(rest, val), VALIDATION_SHARE)
+    return conditions.draw(test, val, None)
+
+
+def _seen_combinations(rng: np.random.Generator, rest: Sequence[Condition], share: float) -> list[Condition]:
+    """A share of the combinations, none of which takes a gene out of the rest."""
+    combinations = [condition for condition in rest if len(condition) > 1]
+    return pick_keeping_genes(rng, combinations, rest, n_of(share, len(combinations)) if combinations else 0)
+
+
+@STRICT.register("simulation_single")
+def strict_simulation_single(labels: Labels, arguments: SplitOptions) -> Draw:
+    """Hold genes out; combinations are in no part."""
+    conditions = Conditions.of(labels)
+    singles = [condition for condition in conditions.all if len(condition) == 1]
+    genes = genes_of(singles)
+    given = names_from(arguments.test_perts, genes, "singly perturbed gene")
+    rng, share = generator(arguments.seed, TEST), 1 - arguments.train_gene_set_size
+    test_genes = _held_out_genes(rng, genes, share, given, arguments.only_test_set_perts)
+    test = touched(singles, test_genes)
+    rest = without(singles, test)
+    val = pick(generator(arguments.seed, VAL), rest, n_of(VALIDATION_SHARE, len(rest)))
+    reason = "a combination; simulation_single takes singles only"
+    return conditions.draw(test, val, dict.fromkeys(without(conditions.all, singles), reason))
+
+
+@STRICT.register("single")
+def strict_single(labels: Labels, arguments: SplitOptions) -> Draw:
+    """Singles of held-out genes; combinations that hold such a gene are in no part."""
+    conditions = Conditions.of(labels)
+    singles = [condition for condition in conditions.all if len(condition) == 1]
+    given = names_from(arguments.test_pert_genes, genes_of(singles), "singly perturbed gene")
+    rng = generator(arguments.seed, TEST)
+    n_test = n_of(arguments.combo_single_split_test_set_fraction, len(singles))
+    test = touched(singles, given) if given is not None else pick(rng, singles, n_test)
+    rest = without(singles, test)
+    val = pick(generator(arguments.seed, VAL), rest, n_of(VALIDATION_SHARE, len(rest)))
+    return _exactly(conditions, genes_of(test), genes_of(val), lambda condition, _: len(condition) == 1)
+
+
+def _strict_combo(seen: int, labels: Labels, arguments: SplitOptions) -> Draw:
+    """Combinations of which exactly `seen` genes are perturbed in training."""
+    conditions = Conditions.of(labels)
+    combinations = [condition for condition in conditions.all if len(condition) > 1]
+    exact = [condition for condition in combinations if len(condition) == seen]
+    fraction = arguments.combo_single_split_test_set_fraction
+    rng_test, rng_val = generator(arguments.seed, TEST), generator(arguments.seed, VAL)
+    if exact:
+        given = _given(labels, arguments)
+        n = n_of(fraction, len(exact))
+        test = pick_keeping_genes(rng_test, exact, conditions.all, n) if given is None else given
+        rest = without(conditions.all, test)
+        left = without(exact, test)
+        val = pick_keeping_genes(rng_val, left, rest, n_of(VALIDATION_SHARE, len(left)))
+        return conditions.draw(test, val, None)
+    given_genes = names_from(arguments.test_pert_genes, conditions.genes, "perturbed gene")
+    n_test = n_of(fraction, len(conditions.genes))
+    test_genes = given_genes or _genes_of_combinations(rng_test, combinations, n_test, seen)
+    rest = without(conditions.all, touched(conditions.all, test_genes))
+    left = [condition for condition in rest if len(condition) > 1]
+    val_genes = _genes_of_combinations(rng_val, left, n_of(VALIDATION_SHARE, len(genes_of(rest))), seen)
+
+    def fits(condition: Condition, trained: set[str]) -> bool:
+        return len(condition) > 1 and sum(gene in trained for gene in condition.genes) == seen
+
+    return _exactly(conditions, test_genes, val_genes, fits)
+
+
+for _seen in (0, 1, 2):
+    STRICT.add(f"combo_seen{_seen}", partial(_strict_combo, _seen))
+
+
+def _given(labels: Labels, arguments: SplitOptions) -> list[Condition] | None:
+    """Conditions that the caller names for the test part."""
+    value = arguments.test_perts
+    if value is None:
+        return None
+    if isinstance(value, str):
+        value = [value] if "+" in value else value.split("_")
+    names = [name for text in value for name in labels.resolve(text, "combination")]
+    return list(dict.fromkeys(labels.condition[name] for name in names))
+
+
+def _genes_of_combinations(
+    rng: np.random.Generator, combinations: Sequence[Condition], n: int, seen: int
+) -> list[str]:
+    """At least n genes to hold out, so that some combinations keep exactly `seen` of theirs."""
+    chosen: dict[str, None] = {}
+    kept: set[str] = set()
+    for i in rng.permutation(len(combinations)):
+        genes = [str(gene) for gene in rng.permutation(combinations[i].genes)]
+        keep, hold = genes[:seen], genes[seen:]
+        if len(chosen) >= n:
+            break
+        if kept.isdisjoint(hold) and not any(gene in chosen for gene in keep):
+            kept.update(keep)
+            chosen.update(dict.fromkeys(hold))
+    return list(chosen)
+
+
+def _exactly(
+    conditions: Conditions,
+    test_genes: Collection[str],
+    val_genes: Collection[str],
+    fits: Callable[[Condition, set[str]], bool],
+) -> Draw:
+    """Test and validation of the held-out genes' conditions that fit; the others of them in no part."""
+    in_test = touched(conditions.all, test_genes)
+    in_val = without(touched(conditions.all, val_genes), in_test)
+    trained = set(genes_of(without(conditions.all, in_test, in_val)))
+    excluded: dict[Condition, str] = {}
+    chosen: dict[str, list[Condition]] = {"test": [], "val": []}
+    for part, candidates in (("test", in_test), ("val", in_val)):
+        for condition in candidates:
+            if fits(condition, trained):
+                chosen[part].append(condition)
+            else:
+                n_seen = sum(gene in trained for gene in condition.genes)
+                excluded[condition] = (
+                    f"holds a {'validation' if part == 'val' else part} gene, with {n_seen} of "
+                    f"{len(condition)} genes seen; not what this split tests"
+                )
+    return conditions.draw(chosen["test"], chosen["val"], excluded)
+
+
+@STRICT.register("no_test")
+def strict_no_test(labels: Labels, arguments: SplitOptions) -> Draw:
+    """Train and validate only."""
+    conditions = Conditions.of(labels)
+    n = n_of(VALIDATION_SHARE, len(conditions.all))
+    draw = conditions.draw([], pick(generator(arguments.seed, VAL), conditions.all, n), None)
+    del draw.parts["test"]
+    return draw

@@ -1,0 +1,239 @@
+"""Choose the device of each worker; pure functions that run before any worker starts."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from gears.core._messages import count
+from gears.core._numbers import is_whole, plain_number
+from gears.distributed._gpus import GpuIds, check_no_slices, gpu_names, resolve_gpu_ids, warn_about_gpus
+from gears.distributed.doctor import cores
+
+logger = logging.getLogger(__name__)
+
+DeviceLike = str | int | torch.device | None
+
+MOST_PER_CORE = 8
+"""CPU processes that are started for each core at most: each holds libraries of some hundred MB."""
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """Devices of the workers on this machine, rank by rank, and the backend that joins them."""
+
+    devices: tuple[str, ...]
+    backend: str
+
+    @property
+    def world_size(self) -> int:
+        return len(self.devices)
+
+
+def choose_backend(
+    device_type: str,
+    *,
+    system: str | None = None,
+    nccl_available: bool | None = None,
+    explicit: str | None = None,
+) -> str:
+    """Backend of ``torch.distributed`` for workers on `device_type`; an explicit one wins.
+
+    CUDA workers on Linux take ``"cpu:gloo,cuda:nccl"`` (CPU tensors can be reduced too), everything else ``"gloo"``.
+    """
+    if explicit is not None:
+        _check_backend(explicit, device_type)
+        return explicit
+    system = platform.system() if system is None else system
+    if nccl_available is None:
+        nccl_available = torch.distributed.is_nccl_available()
+    if device_type == "cuda" and system == "Linux" and nccl_available:
+        return "cpu:gloo,cuda:nccl"
+    return "gloo"
+
+
+def _check_backend(backend: str, device_type: str) -> None:
+    """Raise for a backend that is unknown, or that cannot carry tensors of the device."""
+    by_device = dict(entry.split(":", 1) for entry in backend.split(",") if ":" in entry)
+    used = by_device.get(device_type, "") if by_device else backend
+    known = [name for name in torch.distributed.Backend.backend_list if name != "undefined"]
+    if used not in known:
+        msg = f"backend={backend!r} names no backend for {device_type!r}; known: {', '.join(known)}"
+        raise ValueError(msg)
+    if used == "nccl" and device_type != "cuda":
+        msg = f"backend={backend!r} needs CUDA, but the workers are on {device_type!r}; use 'gloo' or omit it"
+        raise ValueError(msg)
+
+
+def choose_devices(
+    n_gpus: int | None, gpu_ids: Sequence[int] | None, device: DeviceLike, *, visible: int
+) -> tuple[str, ...]:
+    """Devices of all ranks, such as ``("cuda:2", "cuda:3")``, from the caller's arguments.
+
+    Parameters
+    ----------
+    n_gpus
+        Number of workers; all visible GPUs when omitted.
+    gpu_ids
+        Indices into the *visible* devices (what ``CUDA_VISIBLE_DEVICES`` leaves), order kept: rank 0 on the first.
+    device
+        ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``; detected by default.
+    visible
+        Number of visible GPUs.
+
+    Raises
+    ------
+    ValueError
+        Lengths that differ, duplicate, negative or missing GPU ids, more workers than GPUs.
+    """
+    n_gpus = plain_number(n_gpus)
+    if n_gpus is not None and not is_whole(n_gpus, 1):
+        msg = f"n_gpus is a number of workers of at least 1; found {n_gpus!r}"
+        raise ValueError(msg)
+    target = None if device is None else parse_device(device)
+    device_type = None if target is None else target.type
+    if device_type == "cpu":
+        if gpu_ids is not None:
+            msg = f"gpu_ids={list(gpu_ids)} chooses GPUs but device='cpu' was requested; omit one of them"
+            raise ValueError(msg)
+        return ("cpu",) * (n_gpus or 1)
+    if device_type == "mps":
+        if (n_gpus or 1) > 1 or (gpu_ids is not None and list(gpu_ids) != [0]):
+            msg = f"an MPS machine has one device; found n_gpus={n_gpus}, gpu_ids={gpu_ids}"
+            raise ValueError(msg)
+        return ("mps",)
+    if target is not None and target.index is not None:
+        if gpu_ids is not None:
+            msg = f"device={str(target)!r} and gpu_ids={list(gpu_ids)} both choose GPUs; omit one of them"
+            raise ValueError(msg)
+        if n_gpus not in (None, 1):
+            msg = f"device={str(target)!r} is one GPU but n_gpus={n_gpus}; use device='cuda', or gpu_ids"
+            raise ValueError(msg)
+        return (str(find_device(target, visible=visible)),)
+    if gpu_ids is not None:
+        return _chosen_gpus(n_gpus, gpu_ids, visible)
+    if visible == 0:
+        return _without_gpus(n_gpus, enabled=device_type == "cuda")
+    count = visible if n_gpus is None else n_gpus
+    if count > visible:
+        msg = f"n_gpus={count} but only {visible} GPU(s) are visible: {gpu_names(visible)}; lower n_gpus"
+        raise ValueError(msg)
+    return tuple(f"cuda:{index}" for index in range(count))
+
+
+def parse_device(device: str | int | torch.device) -> torch.device:
+    """A device as a user writes it: "cpu", "cuda", "cuda:1", "mps", the number of a GPU; else ValueError."""
+    plain = plain_number(device)
+    plain = plain.strip().lower() if isinstance(plain, str) else plain
+    target = None
+    with contextlib.suppress(RuntimeError, TypeError):
+        target = torch.device(f"cuda:{plain}" if is_whole(plain) else plain)
+    if target is None or target.type not in ("cpu", "cuda", "mps") or isinstance(plain, bool):
+        msg = f"unknown device {device!r}; expected 'cuda', 'cuda:1', 'cpu' or 'mps'"
+        raise ValueError(msg)
+    return target
+
+
+def find_device(device: str | int | torch.device, *, visible: int | None = None) -> torch.device:
+    """A device (as :func:`parse_device` takes it) that exists on this machine; ValueError with the visible ones else.
+
+    `visible` is the number of visible GPUs; by default torch counts them.
+    """
+    target = parse_device(device)
+    if target.type == "cuda":
+        visible = torch.cuda.device_count() if visible is None else visible
+        if visible == 0 or (target.index or 0) >= visible:
+            remedy = "choose one of these" if visible else "use device='cpu'; `gears doctor` shows why"
+            msg = (
+                f"device={str(target)!r} is not there: visible to torch (after CUDA_VISIBLE_DEVICES, from 0) "
+                f"{'are GPUs ' + gpu_names(visible) if visible else 'is no GPU'}; {remedy}"
+            )
+            raise ValueError(msg)
+    if target.type == "mps" and not torch.backends.mps.is_available():
+        msg = "device='mps' is not there: torch finds no Apple GPU; use device='cpu', or omit it"
+        raise ValueError(msg)
+    return target
+
+
+def _chosen_gpus(n_gpus: int | None, gpu_ids: Sequence[int], visible: int) -> tuple[str, ...]:
+    ids = list(gpu_ids)
+    if not ids:
+        msg = f"gpu_ids is empty; name at least one GPU or omit it (visible: {gpu_names(visible)})"
+        raise ValueError(msg)
+    ids = [plain_number(index) for index in ids]
+    if not all(is_whole(index) for index in ids):
+        msg = f"gpu_ids are whole numbers, indices into the visible GPUs; found {ids} (visible: {gpu_names(visible)})"
+        raise ValueError(msg)
+    if len(set(ids)) < len(ids):
+        repeated = sorted({index for index in ids if ids.count(index) > 1})
+        msg = (
+            f"gpu_ids={ids} names GPU {repeated} more than once; each worker needs its own GPU "
+            f"(visible: {gpu_names(visible)})"
+        )
+        raise ValueError(msg)
+    wrong = [index for index in ids if not 0 <= index < visible]
+    if wrong:
+        msg = (
+            f"gpu_ids={ids}: {', '.join(map(str, wrong))} not among the visible GPUs (visible: {gpu_names(visible)}); "
+            "ids count the devices that CUDA_VISIBLE_DEVICES leaves, from 0; device='cpu' with n_gpus=2 takes processes"
+        )
+        raise ValueError(msg)
+    if n_gpus is not None and n_gpus != len(ids):
+        msg = f"n_gpus={n_gpus} but gpu_ids={ids} names {len(ids)} GPU(s); make them agree or omit n_gpus"
+        raise ValueError(msg)
+    return tuple(f"cuda:{index}" for index in ids)
+
+
+def _without_gpus(n_gpus: int | None, *, enabled: bool) -> tuple[str, ...]:
+    """One CPU process, with a warning; raises if GPUs or several workers were requested."""
+    if enabled or (n_gpus or 1) > 1:
+        request = "device='cuda'" if enabled else f"n_gpus={n_gpus}"
+        msg = f"{request} was requested but no GPU is visible; use device='cpu' (with n_gpus=N for N CPU processes)"
+        raise ValueError(msg)
+    logger.warning("no GPU is visible: training in one CPU process (device='cpu', n_gpus=N takes N of them)")
+    return ("cpu",)
+
+
+def check_cpu_processes(n_processes: int, n_cores: int) -> None:
+    """Warn about more CPU processes than cores; raise ValueError from more than MOST_PER_CORE for each core on."""
+    if n_processes <= n_cores:
+        return
+    found = f"{n_processes} CPU processes on a machine of {count(n_cores, 'usable core')}"
+    if n_processes > MOST_PER_CORE * n_cores:
+        msg = (
+            f"{found}; at most {MOST_PER_CORE * n_cores} are started ({MOST_PER_CORE} for each core): "
+            f"request {n_cores} or fewer"
+        )
+        raise ValueError(msg)
+    logger.warning("%s take turns: more than %d are no faster", found, n_cores)
+
+
+def plan_devices(
+    n_gpus: int | None = None, gpu_ids: GpuIds = None, device: DeviceLike = None, backend: str | None = None
+) -> DevicePlan:
+    """Devices and backend of the workers on this machine (see :func:`choose_devices`).
+
+    `gpu_ids` may be one id or ``"free:2"``, the two least busy GPUs. A chosen GPU that is busy, and
+    GPUs that differ in memory, cause a warning where NVML is available.
+    """
+    target = None if device is None else parse_device(device)
+    device_type = None if target is None else target.type
+    if device_type == "mps":
+        find_device("mps")
+    visible = 0 if device_type == "cpu" else torch.cuda.device_count()
+    ids = resolve_gpu_ids(gpu_ids)
+    n_workers = n_gpus if ids is None else len(ids)
+    if n_workers is None:
+        n_workers = visible if target is None or target.index is None else 1
+    if visible and is_whole(plain_number(n_workers), 2):
+        check_no_slices(f"{n_workers} workers were requested")
+    devices = choose_devices(n_gpus, ids, device, visible=visible)
+    warn_about_gpus(devices)
+    if devices[0] == "cpu":
+        check_cpu_processes(len(devices), cores())
+    return DevicePlan(devices, choose_backend(torch.device(devices[0]).type, explicit=backend))

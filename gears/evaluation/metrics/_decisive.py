@@ -1,0 +1,208 @@
+"""Metrics that decide, and what is read beside them.
+
+They look at what is specific to a perturbation, its change from the training mean O, at genes that truly change, and
+at the order of perturbations. None can be gained by making a prediction larger or smaller as a whole. Intervals of 90 %
+from the standard deviation of each predicted mean are ``m +- 1.645 sqrt(sd^2 + v / n)``: they are compared with a
+measured mean of n cells, whose sampling variance ``v / n`` comes on top of what the prediction does not know.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+
+from gears.core._numbers import unit_rows
+from gears.evaluation._rows import TIE, changes, mean_rows, pearson_rows, place_among, weighted_rows
+from gears.evaluation.metrics._published import CORRELATION, POSITIVE, SHARE, sign_distance
+from gears.evaluation.metrics._registry import register_table
+from gears.evaluation.metrics.differential import FALSE_DISCOVERY_RATE
+from gears.evaluation.truth import Truth
+from gears.evaluation.uncertainty import half_width, interval_score
+
+PERCENTS = (5, 10, 20)
+"""Recall of hits is reported for the first 5, 10 and 20 % of the perturbations."""
+LEVEL = 0.9
+_LARGEST = 80  # percentile of the number of changed genes, from which on a perturbation is a hit by size
+
+
+def pearson_delta_ref(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
+    """corr over genes of (m - O, mu - O): the part that is specific to the perturbation
+
+    NaN for the train mean itself.
+    """
+    if np.isnan(truth.reference_mean_G).any():
+        return np.full(len(predicted_UG), np.nan)
+    specific_UG, noise_a = changes(predicted_UG, truth.reference_mean_G)
+    true_UG, noise_b = truth.specific
+    return pearson_rows(specific_UG, true_UG, noise_a=noise_a, noise_b=noise_b)
+
+
+def discrimination_ref(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
+    """share of the other conditions q with cos(m - O, mu_q - O) < cos(m - O, mu - O), half a point for a tie; genes
+    that any evaluated condition perturbs are excluded
+    """
+    n_panel = len(truth.panel_mean_VG)
+    if n_panel < 2 or np.isnan(truth.reference_mean_G).any():
+        return np.full(len(predicted_UG), np.nan)
+    kept_G = np.setdiff1d(np.arange(predicted_UG.shape[1]), truth.panel_targets)
+    origin = truth.reference_mean_G[..., kept_G]
+    specific_UK = unit_rows(changes(predicted_UG[:, kept_G], origin)[0])
+    cosine_UV = _cosines_with_panel(specific_UK, truth.panel_mean_VG[:, kept_G], origin)
+    return place_among(cosine_UV, truth.panel_row_U, TIE) / (n_panel - 1)
+
+
+def _cosines_with_panel(unit_UK: np.ndarray, panel_VK: np.ndarray, origin: np.ndarray) -> np.ndarray:
+    """Cosine of each of U directions p with the change of each mean of the panel from an origin, (U, V).
+
+    With an origin O_u for each row these are ``p_u (mu_v - O_u) / |mu_v - O_u|``. A table of all differences would hold
+    U V K values: both parts are multiplied out, which leaves products of two tables, centred first for rounding.
+    """
+    if origin.ndim == 1:
+        return np.asarray(unit_UK @ unit_rows(changes(panel_VK, origin)[0]).T)
+    centre_K = panel_VK.mean(axis=0)
+    panel_VK, origin_UK = panel_VK - centre_K, origin - centre_K
+    product_UV = unit_UK @ panel_VK.T - (unit_UK * origin_UK).sum(axis=1)[:, None]
+    size_UV = (panel_VK**2).sum(axis=1) + (origin_UK**2).sum(axis=1)[:, None]
+    square_UV = size_UV - 2 * origin_UK @ panel_VK.T
+    differs_UV = square_UV > 1e-12 * size_UV  # a smaller difference is one of rounding: without direction
+    length_UV = np.sqrt(np.where(differs_UV, square_UV, 1.0))
+    return np.where(differs_UV, product_UV / length_UV, 0.0)
+
+
+def relative_error(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
+    """sum w (m - mu)^2 / sum w, as a share of the mean of this error of O over the evaluated conditions; w = 1 - q of
+    the moderated t (q by Benjamini-Hochberg)
+
+    NaN where no gene shows any evidence, and without a training mean.
+    """
+    error_U = weighted_rows((predicted_UG - truth.mean_UG) ** 2, truth.evidence_UG)
+    return error_U / truth.reference_error if truth.reference_error > 0 else np.full(len(error_U), np.nan)
+
+
+def direction_changed(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
+    """share of the truly changed genes (moderated t, 5 % false discoveries) with sign(m - c) = sign(mu - c)
+
+    A gene predicted without change counts half. NaN without changed genes.
+    """
+    change_UG = changes(predicted_UG, truth.control_mean_G)[0]
+    return mean_rows(1 - sign_distance(change_UG, truth.delta_UG) / 2, changed_genes(truth))
+
+
+def amplitude_slope(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
+    """slope of mu - O on m - O over genes; 1 is right, below 1 predictions are too large, above 1 too small
+
+    NaN for the training mean itself.
+    """
+    predicted_UG = changes(predicted_UG, truth.reference_mean_G)[0]
+    true_UG = truth.mean_UG - truth.reference_mean_G
+    centred_UG = predicted_UG - predicted_UG.mean(axis=1, keepdims=True)
+    square_U = (centred_UG**2).sum(axis=1)
+    product_U = (centred_UG * true_UG).sum(axis=1)
+    return np.divide(product_U, square_U, out=np.full(len(predicted_UG), np.nan), where=square_U > 0)
+
+
+def hit_recall(predicted_UG: np.ndarray, truth: Truth, percent: int) -> np.ndarray:
+    """share of the condition's changed genes g for which it is among the {percent} % of conditions with the largest
+    s (m_g - c_g), s the sign of mu_g - c_g; changed by moderated t at 5 % false discoveries, targets excluded
+
+    Conditions are ranked as by someone who looks for those that raise a gene, or that lower it: a change in the wrong
+    direction comes last. Conditions tied at the cut count by their expected number. NaN for a condition without changed
+    genes.
+    """
+    change_UG = changes(predicted_UG, truth.control_mean_G)[0]
+    raised_UG, lowered_UG, hit_UG = change_UG.copy(), -change_UG, changed_genes(truth)
+    for row, genes in enumerate(truth.targets):
+        # everyone knows what a perturbation does to its own gene
+        raised_UG[row, genes] = lowered_UG[row, genes] = -np.inf
+        hit_UG[row, genes] = False
+    up_UG, down_UG = (_share_in_first(size_UG, percent / 100) for size_UG in (raised_UG, lowered_UG))
+    return mean_rows(np.where(truth.delta_UG > 0, up_UG, down_UG), hit_UG)
+
+
+def size_recall(predicted_UG: np.ndarray, truth: Truth, percent: int) -> np.ndarray:
+    """1 where a hit is among the {percent} % of conditions with the largest |m - c| over genes, else 0; hits are the
+    fifth of the conditions with most changed genes, NaN for others
+    """
+    changed_UG = changed_genes(truth)
+    change_UG = changes(predicted_UG, truth.control_mean_G)[0]
+    for row, genes in enumerate(truth.targets):
+        changed_UG[row, genes] = False
+        change_UG[row, genes] = 0.0
+    n_changed_U = changed_UG.sum(axis=1)
+    hit_U = (n_changed_U > 0) & (n_changed_U >= np.percentile(n_changed_U, _LARGEST))
+    recalled_U1 = _share_in_first(np.linalg.norm(change_UG, axis=1)[:, None], percent / 100)
+    return np.where(hit_U, recalled_U1[:, 0], np.nan)
+
+
+def _share_in_first(size_UK: np.ndarray, share: float) -> np.ndarray:
+    """How surely each row is among the first `share` of its column by descending size, 0 to 1 (ties share)."""
+    n_first = math.ceil(
+        share * len(size_UK) - 1e-9
+    )  # 10 % of 30 is 3, whatever 0.1 x 30 is in floating point
+    ascending_UK = np.sort(size_UK, axis=0)
+    share_UK = np.empty_like(size_UK)
+    for column in range(size_UK.shape[1]):
+        sizes_U = size_UK[:, column]
+        n_not_above = np.searchsorted(ascending_UK[:, column], sizes_U, side="right")
+        n_below = np.searchsorted(ascending_UK[:, column], sizes_U, side="left")
+        n_above, n_tied = len(sizes_U) - n_not_above, n_not_above - n_below
+        # the places left after all larger values, shared by those that tie
+        share_UK[:, column] = np.clip((n_first - n_above) / n_tied, 0.0, 1.0)
+    return share_UK
+
+
+def changed_genes(truth: Truth) -> np.ndarray:
+    """Genes that truly change, by moderated t at 5 % false discoveries in each condition, bool (U, G)."""
+    return truth.adjusted_p_UG < FALSE_DISCOVERY_RATE
+
+
+def interval_score_90(predicted_UG: np.ndarray, truth: Truth, sd_UG: np.ndarray) -> np.ndarray:
+    """mean over genes of the width of the 90 % interval m +- 1.645 sqrt(sd^2 + v / n), v the variance of the
+    condition's n cells, plus 20 x the distance of mu outside it
+    """
+    total_UG = _total_sd(truth, sd_UG)
+    return np.asarray(interval_score(predicted_UG - truth.mean_UG, total_UG, LEVEL).mean(axis=1))
+
+
+def coverage_90(predicted_UG: np.ndarray, truth: Truth, sd_UG: np.ndarray) -> np.ndarray:
+    """share of genes whose measured mean lies within m +- 1.645 sqrt(sd^2 + v / n), v the variance of the condition's n
+    cells
+    """
+    half_UG = half_width(LEVEL) * _total_sd(truth, sd_UG)
+    return np.asarray((np.abs(predicted_UG - truth.mean_UG) <= half_UG).mean(axis=1))
+
+
+def interval_width_90(predicted_UG: np.ndarray, truth: Truth, sd_UG: np.ndarray) -> np.ndarray:
+    """mean over genes of 2 x 1.645 sd: the width without the sampling noise of the measured mean"""
+    return np.asarray(2 * half_width(LEVEL) * sd_UG.mean(axis=1))
+
+
+def _total_sd(truth: Truth, sd_UG: np.ndarray) -> np.ndarray:
+    """Standard deviation of the difference to the measured mean, (U, G)."""
+    noise_UG = truth.std_UG**2 / np.maximum(truth.n_cells_U, 1)[:, None]
+    return np.sqrt(sd_UG**2 + np.nan_to_num(noise_UG))
+
+
+register_table(
+    ("pearson_delta_ref", pearson_delta_ref, "higher", CORRELATION,
+     "Systema (Vinas Torne et al. 2025); each training condition counts once"),
+    ("discrimination_ref", discrimination_ref, "higher", SHARE,
+     "after discrimination of cell-eval, with a measure that scaling leaves alone; 0.5 is chance"),
+    ("relative_error", relative_error, "lower", POSITIVE,
+     "weighting by evidence of change, after Mejia et al. 2025; on average 1 is the error of the training mean"),
+    ("direction_changed", direction_changed, "higher", SHARE,
+     "standard; a gene predicted without change counts half"),
+    *((f"hit_recall_{percent}", partial(hit_recall, percent=percent), "higher", SHARE,
+       "recall at a budget, as in choosing perturbations for a gene", "needs_all") for percent in PERCENTS),
+    *((f"size_recall_{percent}", partial(size_recall, percent=percent), "higher", SHARE,
+       "recall at a budget, as in choosing perturbations with strong effects", "needs_all") for percent in PERCENTS),
+    ("interval_score_90", interval_score_90, "lower", POSITIVE,
+     "Gneiting and Raftery 2007; rewards narrow intervals that hold the measured mean", "needs_sd"),
+    ("coverage_90", coverage_90, "near 0.9", SHARE, "standard; to be read beside the width", "needs_sd"),
+    ("interval_width_90", interval_width_90, "-", POSITIVE,
+     "standard; of two methods with the right coverage the narrower says more", "needs_sd"),
+    ("amplitude_slope", amplitude_slope, "near 1", (-math.inf, math.inf),
+     "standard; to be read beside the correlations, which do not see the size of a prediction"),
+)  # fmt: skip

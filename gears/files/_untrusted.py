@@ -1,0 +1,174 @@
+"""Check untrusted files: no links to other files, no code that runs, and arrays that fit together."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from gears.core._messages import shorten
+from gears.files._mapped import pieces
+from gears.files._paths import existing_file, user_path
+
+REMEDY = "the matrix is damaged or was put together wrongly; restore it or write it again"
+
+DAMAGE = (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error)
+
+
+def check_bounds(what: object, bounds: Any, n_rows: int, n_values: int) -> None:
+    """Raise ValueError unless row bounds, (n_rows + 1,) whole numbers, rise from 0 and lie within the values.
+
+    `what` (the file or the matrix) begins the message. Of CSC, `n_rows` are the columns; `n_values` are the stored
+    values or their indices, whichever are fewer.
+    """
+    bounds = np.asarray(bounds)
+    if bounds.dtype.kind not in "iu" or bounds.shape != (n_rows + 1,):
+        problem = f"has {bounds.dtype} row bounds, shape {bounds.shape}, expected {n_rows + 1} whole numbers"
+    elif bounds[0] != 0 or (bounds[1:] < bounds[:-1]).any():
+        problem = "has row bounds that do not rise from 0"
+    elif bounds[-1] > n_values:
+        problem = f"has row bounds up to {bounds[-1]} for {n_values} stored values"
+    else:
+        return
+    msg = f"{what} {problem}: {REMEDY}"
+    raise ValueError(msg)
+
+
+def check_numbers(what: object, indices: Any, n_columns: int) -> None:
+    """Raise ValueError for column numbers (``indices``) outside of the matrix, with the smallest and the largest."""
+    indices = np.asarray(indices)
+    if indices.dtype.kind not in "iu" or indices.ndim != 1:
+        msg = f"{what} has {indices.dtype} column numbers of shape {indices.shape}: {REMEDY}"
+        raise ValueError(msg)
+    ends = [(int(piece.min()), int(piece.max())) for piece in pieces(indices)] or [(0, -1)]
+    low, high = min(low for low, _ in ends), max(high for _, high in ends)
+    if low < 0 or high >= n_columns:
+        msg = f"{what} has column numbers from {low} to {high} for {n_columns} columns: {REMEDY}"
+        raise ValueError(msg)
+
+
+def check_compressed(what: object, matrix: Any) -> None:
+    """Raise ValueError for a CSR or CSC matrix whose arrays do not fit together; others are not checked."""
+    if getattr(matrix, "format", None) not in ("csr", "csc") or not hasattr(matrix, "indptr"):
+        return
+    n_rows, n_columns = matrix.shape if matrix.format == "csr" else matrix.shape[::-1]
+    check_bounds(what, matrix.indptr, n_rows, min(len(matrix.data), len(matrix.indices)))
+    check_numbers(what, matrix.indices[: matrix.indptr[-1]], n_columns)
+
+
+class WholeLines:
+    """A binary file of text for scipy's matrix reader, which crashes on anything else.
+
+    Zero bytes are an error, and a missing line feed at the end of the file is added.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file, self._last = file, b"\n"
+
+    def read(self, n: int = -1) -> bytes:
+        """Some bytes; ValueError where one of them is zero."""
+        content = self._file.read(n)
+        if b"\x00" in content:
+            msg = "it holds zero bytes, which are no text"
+            raise ValueError(msg)
+        if not content and n and self._last != b"\n":
+            content = b"\n"
+        self._last = content[-1:] or self._last
+        return content
+
+
+def text_lines(path: str | Path) -> Iterator[str]:
+    """Lines of a text file (UTF-8; gzipped as ``.gz``) with their ends; ValueError if it is no text, or damaged."""
+    path, number = user_path(path), 0
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8-sig", newline="") as file:  # type: ignore[operator]
+        try:
+            for line in file:
+                number += 1
+                yield line
+        except DAMAGE as error:
+            msg = f"{path}, after line {number}, cannot be read as text ({error}); get it again"
+            raise ValueError(msg) from error
+
+
+def listed_names(path: str | Path) -> list[str]:
+    """Lines of a text file (:func:`text_lines`) without surrounding blanks; empty ones are skipped."""
+    return [line.strip() for line in text_lines(existing_file(path)) if line.strip()]
+
+
+def refuse_beyond(path: str | Path) -> None:
+    """Raise ValueError for an HDF5 file with links to other files."""
+    import h5py
+
+    path = user_path(path)
+    if not h5py.is_hdf5(path):
+        return  # the reader raises a better error
+    try:
+        with h5py.File(path, "r") as file:
+            outside = _entries_elsewhere(file)
+    except (OSError, RuntimeError, KeyError, ValueError) as error:
+        if str(path) in str(error):
+            raise
+        msg = f"{path} is damaged or cut short ({error}); get it again"
+        raise ValueError(msg) from error
+    if outside:
+        msg = f"{path} has entries that are stored in other files ({shorten(outside, 3)}); it is not opened"
+        raise ValueError(msg)
+
+
+def _entries_elsewhere(file: Any) -> list[str]:
+    """Names of entries that are stored in other files."""
+    import h5py
+
+    outside, pending, visited = [], [file], set()
+    while pending:
+        group = pending.pop()
+        for name in group:
+            link = group.get(name, getlink=True)
+            if isinstance(link, h5py.ExternalLink):
+                outside.append(f"{group.name}/{name}")
+                continue
+            entry = group.get(name)
+            if isinstance(entry, h5py.Dataset):
+                if entry.external or entry.is_virtual:
+                    outside.append(entry.name)
+            elif isinstance(entry, h5py.Group):
+                address = h5py.h5o.get_info(entry.id).addr
+                if address not in visited:  # groups may hold each other
+                    visited.add(address)
+                    pending.append(entry)
+    return outside
+
+
+def refuse_links(folder: str | Path) -> None:
+    """Raise ValueError for a zarr store with links to other files."""
+    folder = user_path(folder)
+    links = [file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_symlink()]
+    if links:
+        msg = f"{folder} has links ({shorten(links, 3)}); it is not opened"
+        raise ValueError(msg)
+
+
+def check_config_files(arguments: Sequence[str]) -> None:
+    """Raise ValueError for a file named by ``--config`` that is no YAML."""
+    config_files = [word.partition("=")[2] for word in arguments if word.startswith("--config=")]
+    config_files += [name for word, name in itertools.pairwise(arguments) if word == "--config"]
+    for path in map(user_path, config_files):
+        if path.is_file():
+            _check_yaml(path)
+
+
+def _check_yaml(path: Path) -> None:
+    import yaml
+
+    try:
+        for _ in yaml.parse(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader):
+            pass
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        msg = f"{path} cannot be read as YAML ({' '.join(str(error).split())}); expected lines of name: value"
+        raise ValueError(msg) from error

@@ -1,0 +1,447 @@
+"""Write and read saved models: folders that can be loaded without the training data."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gears.conditions import Condition
+from gears.core._installation import __version__
+from gears.core._messages import shorten
+from gears.data.screen._contexts import ModelContexts
+from gears.data.splits._split import Split
+from gears.files._atomic import new_folder
+from gears.files._manifest import MANIFEST, FolderFormat
+from gears.files._paths import check_folder, link_target, user_path
+from gears.files._tensors import read_tensors, write_tensors
+from gears.files.formats import (
+    check_file,
+    checksums_of,
+    content_hash,
+    need_names,
+    need_types,
+    read_json,
+    read_npz,
+    write_json,
+    write_npz,
+)
+from gears.graphs._custom import GraphMaker, coexpression_graph_of, go_graph_of
+from gears.graphs._graph import Graph
+from gears.graphs._similarities import PriorInputs
+from gears.model.config import CustomGraphs, ModelConfig
+from gears.model.network import GEARSNetwork, start_from
+from gears.priors._prior import GenePrior
+
+if TYPE_CHECKING:
+    from gears.pertdata import PertData
+
+MODEL = FolderFormat(
+    "gears model", 2, "saved model", "give the folder that save_model wrote", "train and save the model again"
+)
+WEIGHTS = "model.pt"
+PRIOR = "prior.npz"
+CONTEXTS = "contexts.json"
+CHECKPOINTS = "checkpoints"
+MODEL_FILES = frozenset(
+    {MANIFEST, WEIGHTS, PRIOR, CONTEXTS, "config.json", "genes.json", "graphs.npz", "statistics.npz", "split.json"}
+)  # fmt: skip
+"""Files of a model; all others in its folder belong to a run."""
+
+# parameters that the published network holds and never uses
+UNUSED_PREFIXES = ("pert_w.", "bn_pert_base_trans.")
+WRAPPER_PREFIXES = ("module.", "_orig_mod.")
+
+
+@dataclass(frozen=True)
+class ModelParts:
+    """Everything of a model except its weights.
+
+    Attributes
+    ----------
+    gene_names, gene_ids
+        Names and ids of the G measured genes in the order of the predictions.
+    pert_names
+        The P nodes of the perturbation graph.
+    go, coexpress
+        Graphs over `pert_names` and `gene_names`.
+    split
+        The split that the model was trained on, if any.
+    fitted_parts
+        Parts of the split that the predictions are fitted to: training, and validation after a refit; none before.
+    prior
+        The prior that the network's change is added to, if any.
+    contexts
+        Contexts and types of perturbation, if the model has any.
+    nonnegative
+        Whether the screen has no value below 0: predictions below 0 are then set to 0 by default.
+    inputs
+        Tables that the prior reads beside the screen, and the perturbation embedding starts from; not saved.
+    provenance
+        Name and content hash of the screen, training options, versions.
+    """
+
+    config: ModelConfig
+    gene_names: tuple[str, ...]
+    gene_ids: tuple[str, ...]
+    pert_names: tuple[str, ...]
+    go: Graph
+    coexpress: Graph
+    control_mean_G: np.ndarray
+    split: Split | None = None
+    fitted_parts: tuple[str, ...] = ("train",)
+    prior: GenePrior | None = None
+    contexts: ModelContexts | None = None
+    nonnegative: bool = True
+    inputs: PriorInputs = dataclasses.field(default_factory=PriorInputs)
+    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        predicting = "network alone" if self.fitted_parts else "not trained"
+        if self.prior is not None:
+            weight = self.prior.network_weight
+            predicting = f"prior + {weight:g} x network" if weight else "prior alone"
+        return (
+            f"{predicting}, {len(self.pert_names)} genes to perturb, {len(self.gene_names)} genes predicted"
+        )
+
+    def network(self, *, seed: int = 0) -> GEARSNetwork:
+        """A new network with initial weights from `seed`."""
+        network = GEARSNetwork(
+            self.go,
+            self.coexpress,
+            self.config,
+            seed=seed,
+            n_contexts=1 if self.contexts is None else max(1, len(self.contexts.contexts)),
+            kinds=() if self.contexts is None else self.contexts.kinds,
+        )
+        if self.inputs.start_PH is not None:
+            start_from(network, self.inputs.start_PH)
+        network.fallback.set(self.go.edge_index, len(self.pert_names), self.trained_nodes())
+        if self.contexts is not None and self.contexts.contexts:
+            network.placing.trained_on(
+                {self.contexts.numbers(condition)[0] for condition in self.training_conditions()}
+            )
+        return network
+
+    def fitted_conditions(self) -> list[Condition]:
+        """Perturbed conditions that predictions are fitted to, before training will be; none with an unknown split."""
+        if self.split is None:
+            return []
+        parts = [part for part in self.fitted_parts or ("train",) if part in self.split.parts]
+        conditions = [condition for part in parts for condition in self.split.conditions(part)]
+        return [condition for condition in dict.fromkeys(conditions) if not condition.is_control]
+
+    def training_conditions(self) -> list[Condition]:
+        """Training conditions; none where the split is unknown or trains nothing."""
+        if self.split is None or "train" not in self.split.parts:
+            return []
+        return self.split.conditions("train")
+
+    def trained_nodes(self) -> list[int]:
+        """Perturbation nodes that a training condition perturbs."""
+        node_of = {name: node for node, name in enumerate(self.pert_names)}
+        genes = {gene for condition in self.training_conditions() for gene in condition.genes}
+        return sorted(node_of[gene] for gene in genes if gene in node_of)
+
+    def write(self, folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
+        """Write all files of a model into an existing (temporary) folder."""
+        report = None if self.prior is None else dict(self.prior.report)
+        options = {"model": self.config.to_dict(), "prior": report, "fitted_parts": list(self.fitted_parts)}
+        write_json(folder / "config.json", {**options, "nonnegative": self.nonnegative})
+        if self.prior is not None:
+            write_npz(folder / PRIOR, self.prior.arrays())
+        names = {"gene_names": self.gene_names, "gene_ids": self.gene_ids, "pert_names": self.pert_names}
+        write_json(folder / "genes.json", {key: list(value) for key, value in names.items()})
+        write_npz(folder / "graphs.npz", {**self.go.arrays("go"), **self.coexpress.arrays("coexpress")})
+        means = {"control_mean": self.control_mean_G}
+        if self.contexts is not None:
+            write_json(folder / CONTEXTS, self.contexts.to_dict())
+            means["control_mean_by_context"] = self.contexts.control_mean_KG
+        write_npz(folder / "statistics.npz", means)
+        if self.split is not None:
+            self.split.save(folder / "split.json")
+        write_tensors(folder / WEIGHTS, dict(weights))
+        names_written = [file.name for file in folder.iterdir() if file.name != WEIGHTS]
+        manifest = self._manifest() | {"checksums": checksums_of(folder, names_written)}
+        MODEL.write(folder, manifest)
+
+    def _manifest(self) -> dict[str, Any]:
+        packages = ("torch", "numpy", "anndata")
+        return {
+            "genes_hash": content_hash(list(self.gene_names)),
+            "n_genes": len(self.gene_names),
+            "n_perts": len(self.pert_names),
+            "provenance": dict(self.provenance),
+            "versions": {"gears": __version__, "python": platform.python_version()}
+            | {name: metadata.version(name) for name in packages},
+        }
+
+
+def difference(first: tuple[str, ...], second: tuple[str, ...]) -> str:
+    """Message that says how two lists of names differ."""
+    only_first = sorted(set(first) - set(second))
+    only_second = sorted(set(second) - set(first))
+    if not only_first and not only_second and len(first) == len(second):
+        position = next(i for i, (a, b) in enumerate(zip(first, second, strict=True)) if a != b)
+        names = f"{first[position]} and {second[position]}"
+        return f"the same {len(first)} names in another order (position {position}: {names})"
+    differences = [f"{len(first)} there, {len(second)} here"]
+    if only_first:
+        differences.append(f"only there: {shorten(only_first, 5)}")
+    if only_second:
+        differences.append(f"only here: {shorten(only_second, 5)}")
+    return "; ".join(differences)
+
+
+def save_model(
+    path: str | Path, parts: ModelParts, weights: Mapping[str, torch.Tensor], *, run: Path | None = None
+) -> None:
+    """Write a complete model folder and swap it in; a model of the same screen is replaced.
+
+    `run` is the folder in which a run trained it: its history, checkpoints and logs are kept beside the model. Raises
+    FileExistsError if `path` holds a model of another screen, or something else.
+    """
+    path = user_path(path)
+    check_replaceable(path, parts)
+    with new_folder(path) as folder:
+        parts.write(folder, weights)
+        if run is not None and run.is_dir():
+            _keep_files(run, folder)
+
+
+def _keep_files(old: Path, new: Path) -> None:
+    """Copy the files of `old` that are no part of a model into `new`, as hard links where possible."""
+    for file in old.rglob("*"):
+        relative = file.relative_to(old)
+        if str(relative) in MODEL_FILES or not file.is_file():
+            continue
+        (new / relative).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(file, new / relative)
+        except OSError:
+            shutil.copy2(file, new / relative)
+
+
+def check_save_path(path: str | Path, parts: ModelParts | None = None) -> Path:
+    """Check that a model (`parts`, once its screen is known) can be written to a folder; creates nothing.
+
+    Raises FileExistsError if the path holds something else, OSError if the folder cannot be written.
+    """
+    path = link_target(check_folder(path, "save_path"))
+    check_replaceable(path, parts)
+    return path
+
+
+def check_replaceable(path: Path, parts: ModelParts | None = None) -> None:
+    """Raise unless `path` does not exist, is empty, or is a model (with `parts`: of the same screen)."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    if not is_model(path):
+        msg = f"{path} exists and is no saved model (it has no {MANIFEST} of one); choose another save_path"
+        raise FileExistsError(msg)
+    if parts is None:
+        return
+    there, here = read_json(path / MANIFEST).get("provenance", {}), parts.provenance
+    if there.get("screen_hash") != here.get("screen_hash"):
+        msg = (
+            f"{path} holds a model of another screen ({_screen_name(there)}; this one is {_screen_name(here)}); "
+            "choose another save_path, or delete that folder first"
+        )
+        raise FileExistsError(msg)
+
+
+def _screen_name(provenance: Mapping[str, Any]) -> str:
+    return f"{provenance.get('dataset', 'unknown')!r} {str(provenance.get('screen_hash', ''))[:8]}".rstrip()
+
+
+def is_model(path: str | Path) -> bool:
+    """Whether a folder is a saved model, by its manifest."""
+    return MODEL.marks(path)
+
+
+def load_parts(path: str | Path) -> ModelParts:
+    """Everything but the weights of a saved model; FileNotFoundError or ValueError for none, or a damaged one."""
+    path = user_path(path)
+    manifest = MODEL.read(path, {"genes_hash": str})
+    try:
+        for name in manifest.get("checksums", {}):
+            check_file(path, str(name), manifest["checksums"], whole=True)
+        parts = _read(path, manifest)
+    except FileNotFoundError as error:
+        missing = Path(str(error.filename)).name if error.filename else str(error)
+        msg = f"the model {path} is incomplete: {missing} is missing; copy the whole folder, or save it again"
+        raise FileNotFoundError(msg) from error
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
+        if str(path) in str(error):
+            raise
+        msg = f"the model {path} is damaged or incomplete ({type(error).__name__}: {error})"
+        raise ValueError(msg) from error
+    if content_hash(list(parts.gene_names)) != manifest["genes_hash"]:
+        msg = f"{path / 'genes.json'} does not fit {MANIFEST}: the gene list was changed after saving"
+        raise ValueError(msg)
+    return parts
+
+
+def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
+    genes = read_json(path / "genes.json")
+    need_types(path / "genes.json", genes, dict.fromkeys(("gene_names", "gene_ids", "pert_names"), list))
+    need_names(path / "genes.json", genes, "gene_names", "gene_ids", "pert_names")
+    gene_names, pert_names = tuple(genes["gene_names"]), tuple(genes["pert_names"])
+    graphs = read_npz(path / "graphs.npz")
+    means = read_npz(path / "statistics.npz")
+    control_mean_G = means["control_mean"]
+    if control_mean_G.ndim != 1 or control_mean_G.dtype.kind != "f" or not np.isfinite(control_mean_G).all():
+        msg = f"{path / 'statistics.npz'} holds no control mean of finite numbers, one per gene; it may be damaged"
+        raise ValueError(msg)
+    if len(control_mean_G) != len(gene_names):
+        msg = f"{path}: statistics.npz has {len(control_mean_G)} genes, genes.json {len(gene_names)}"
+        raise ValueError(msg)
+    config = read_json(path / "config.json")
+    need_types(path / "config.json", config, {"model": dict, "prior": (dict, type(None))})
+    contexts = None
+    if "control_mean_by_context" in means:
+        contexts = ModelContexts.from_dict(read_json(path / CONTEXTS), means["control_mean_by_context"])
+    split_file = path / "split.json"
+    return ModelParts(
+        config=ModelConfig.from_dict(config["model"]),
+        gene_names=gene_names,
+        gene_ids=tuple(genes["gene_ids"]),
+        pert_names=pert_names,
+        go=Graph.from_arrays(graphs, "go"),
+        coexpress=Graph.from_arrays(graphs, "coexpress"),
+        control_mean_G=control_mean_G,
+        split=Split.load(split_file) if split_file.is_file() else None,
+        fitted_parts=tuple(config.get("fitted_parts", ("train",))),
+        prior=_read_prior(path, config["prior"], len(gene_names), len(pert_names)),
+        contexts=contexts,
+        nonnegative=bool(config.get("nonnegative", True)),
+        provenance=manifest.get("provenance", {}),
+    )
+
+
+def _read_prior(path: Path, report: Mapping[str, Any] | None, n_genes: int, n_perts: int) -> GenePrior | None:
+    if report is None:
+        return None
+    prior = GenePrior.from_arrays(read_npz(path / PRIOR), report)
+    if (len(prior.column_P), prior.n_genes) != (n_perts, n_genes):
+        msg = (
+            f"{path}: {PRIOR} is for {len(prior.column_P)} perturbable and {prior.n_genes} measured genes, "
+            f"genes.json holds {n_perts} and {n_genes}"
+        )
+        raise ValueError(msg)
+    return prior
+
+
+def load_weights(path: str | Path, network: GEARSNetwork) -> None:
+    """Read the weights of a saved model into a network of its shape, in the precision they were saved in."""
+    file = user_path(path) / WEIGHTS
+    state = published_state(read_tensors(file))
+    dtype = next((value.dtype for value in state.values() if value.is_floating_point()), torch.float32)
+    network.to(dtype)
+    try:
+        network.load_state_dict(state)
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines()[1:]]
+        msg = f"{file} does not fit this model: {shorten(lines, 4)}"
+        raise ValueError(msg) from error
+
+
+def without_wrapper(key: str) -> str:
+    """A parameter's name without the prefixes of DistributedDataParallel and torch.compile.
+
+    Examples
+    --------
+    >>> without_wrapper("module._orig_mod.bn_emb.weight")
+    'bn_emb.weight'
+    """
+    stripped = key
+    while stripped.startswith(WRAPPER_PREFIXES):
+        stripped = stripped.split(".", 1)[1]
+    return stripped
+
+
+def published_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """State dict of this package's network from a published or a wrapped one.
+
+    Wrapper prefixes are stripped key by key, unused tensors (``pert_w.*``,
+    ``bn_pert_base_trans.*``) are dropped by name, everything else is kept. Load the result
+    with ``network.load_state_dict(...)``, which names missing and unexpected keys. Raises ValueError if two keys name
+    the same parameter once stripped.
+    """
+    mapped: dict[str, Tensor] = {}
+    clashes = []
+    for key, tensor in state.items():
+        name = without_wrapper(key)
+        if name.startswith(UNUSED_PREFIXES):
+            continue
+        if name in mapped:
+            clashes.append(name)
+        mapped[name] = tensor
+    if clashes:
+        msg = (
+            f"the state dict holds these parameters with and without a wrapper's prefix: {shorten(clashes)}; "
+            f"expected each once: remove one of the two (prefixes: {', '.join(WRAPPER_PREFIXES)})"
+        )
+        raise ValueError(msg)
+    return mapped
+
+
+def build_parts(pert_data: PertData, config: ModelConfig, graphs: CustomGraphs | None = None) -> ModelParts:
+    """The model without weights for a prepared screen and its split."""
+    graphs = CustomGraphs() if graphs is None else graphs
+    screen = pert_data.screen
+    genes, nodes = tuple(map(str, screen.gene_names)), tuple(map(str, pert_data.pert_names))
+    annotation = pert_data.annotation
+    go_maker = GraphMaker(
+        nodes, config.num_similar_genes_go_graph, annotation, lambda: go_graph_of(pert_data, config, nodes)
+    )
+    k = config.num_similar_genes_co_express_graph
+    coexpress_maker = GraphMaker(genes, k, annotation, lambda: coexpression_graph_of(pert_data, config))
+    return ModelParts(
+        config=config,
+        gene_names=genes,
+        gene_ids=tuple(map(str, screen.gene_ids)),
+        pert_names=nodes,
+        go=go_maker.make(graphs.go),
+        coexpress=coexpress_maker.make(graphs.coexpress),
+        control_mean_G=screen.control_mean_G,
+        contexts=None if screen.model_contexts.is_plain else screen.model_contexts,
+        nonnegative=screen.nonnegative,
+        split=pert_data.split,
+        fitted_parts=(),
+        inputs=PriorInputs.of(pert_data, config.hidden_size, graphs.pert_embedding),
+        provenance={
+            "dataset": pert_data.dataset_name,
+            "screen_hash": screen.content_hash,
+            "scale": screen.scale,
+        },
+    )
+
+
+def check_names(kind: str, model: tuple[str, ...], data: tuple[str, ...], path: str | Path) -> None:
+    """Raise unless a model's names are those of the data, in the same order."""
+    if tuple(map(str, model)) != tuple(map(str, data)):
+        msg = f"the model {path} has other {kind} than this PertData: {difference(model, data)} ('here': the PertData)"
+        raise ValueError(msg)
+
+
+def check_scale(parts: ModelParts, scale: str | None, path: str | Path) -> None:
+    """Raise unless a model was trained on values of the data's `scale`; None where one of them is not known."""
+    trained = parts.provenance.get("scale")
+    if None not in (trained, scale) and trained != scale:
+        msg = (
+            f"the model {path} was trained on values of the scale {trained!r}, and this PertData holds {scale!r}: "
+            f"bring the screen to {trained!r} (scale={trained!r} where its detection is wrong)"
+        )
+        raise ValueError(msg)

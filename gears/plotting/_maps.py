@@ -1,0 +1,232 @@
+"""Heat maps of changes, and maps of genetic interactions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from gears.conditions import Condition
+from gears.core._messages import unknown_name
+from gears.plotting._style import (
+    DIVERGING,
+    FONT,
+    colour_bar,
+    columns_of,
+    condition_names,
+    minus_signs,
+    names_of,
+    new_axes,
+    per_condition,
+    positions,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def delta_heat_map(
+    delta_UG: np.ndarray,
+    conditions: Sequence[Condition | str],
+    gene_names: Sequence[str],
+    *,
+    genes: Iterable[int | str] | np.ndarray | None = None,
+    n_genes: int = 40,
+    cluster: bool = False,
+    limit: float | None = None,
+    title: str = "",
+    bar: bool = True,
+    ax: Axes | None = None,
+) -> Axes:
+    """Heat map of changes over control; decreases have a minus, because both ends of the colours look alike in grey.
+
+    Parameters
+    ----------
+    delta_UG
+        Changes, (U, G), such as :attr:`gears.prediction.Predictions.delta_UG`.
+    conditions
+        The U conditions.
+    gene_names
+        (G,) names.
+    genes
+        Columns by name or position, in this order; by default the `n_genes` of :func:`variable_genes`.
+    n_genes
+        Number of columns where `genes` is omitted.
+    cluster
+        Order conditions and genes by average linkage.
+    limit
+        End of the colours on both sides; by default the 99th percentile of the absolute changes.
+    bar
+        Draw the colour scale.
+
+    Raises
+    ------
+    ValueError
+        If lengths disagree, a gene is unknown, or there is nothing to draw.
+    """
+    labels = condition_names(conditions)
+    delta = per_condition("delta_UG", delta_UG, len(labels))
+    names = names_of(gene_names, delta.shape[1])
+    if not labels:
+        msg = "there is no condition to draw; give at least one"
+        raise ValueError(msg)
+    columns = variable_genes(delta, n_genes) if genes is None else positions(genes, names)
+    rows = np.arange(len(labels))
+    if cluster:
+        rows, columns = rows[_linked(delta[:, columns])], columns[_linked(delta[:, columns].T)]
+    values_RC = delta[np.ix_(rows, columns)]
+    limit = change_limit(values_RC) if limit is None else limit
+    if ax is None:
+        ax = new_axes(max(4.0, 0.15 * len(columns) + 2.2), min(max(0.16 * len(rows), 1.2), 9.0) + 1.3)
+    image = ax.imshow(values_RC, aspect="auto", cmap=DIVERGING, vmin=-limit, vmax=limit, interpolation="none")
+    minus_signs(ax, values_RC, limit)
+    shown = [names[gene] for gene in columns]
+    ax.set_xticks(range(len(columns)), shown, rotation=90, fontsize=_font(columns))
+    ax.set_yticks([])
+    if len(rows) <= 60:
+        ax.set_yticks(range(len(rows)), [labels[row] for row in rows], fontsize=_font(rows))
+    else:
+        ax.set_ylabel(f"{len(rows)} conditions", fontsize=FONT)
+    ax.tick_params(length=0)
+    ax.set_title(title, fontsize=FONT + 1, loc="left")
+    if bar:
+        colour_bar(ax, image, "change over control (\N{MINUS SIGN}: falls)")
+    return ax
+
+
+def variable_genes(delta_UG: np.ndarray, n_genes: int) -> np.ndarray:
+    """The genes whose change differs most between conditions, ordered by their mean change, (min(n, G),)."""
+    spread_G = np.abs(delta_UG[0]) if len(delta_UG) == 1 else delta_UG.std(axis=0)
+    variable = np.argsort(-spread_G, kind="stable")[:n_genes]
+    return variable[np.argsort(delta_UG[:, variable].mean(axis=0), kind="stable")]
+
+
+def change_limit(delta: np.ndarray) -> float:
+    """End of a symmetric colour scale of these changes: their 99th percentile."""
+    return float(np.quantile(np.abs(delta), 0.99)) or 1.0
+
+
+def _linked(values_RC: np.ndarray) -> np.ndarray:
+    """Order of rows in which similar ones are beside each other."""
+    from scipy.cluster import hierarchy
+
+    if len(values_RC) < 3:
+        return np.arange(len(values_RC))
+    return hierarchy.leaves_list(hierarchy.linkage(values_RC, "average", optimal_ordering=True))
+
+
+def _font(entries: np.ndarray) -> float:
+    return FONT - 1 if len(entries) <= 30 else FONT - 2
+
+
+NEUTRAL = {"strength": 1.0, "mag": math.sqrt(2), "c1": 1.0, "c2": 1.0}
+"""Values of scores where effects add: the middle of the colours."""
+SIGNS = {"synergy": "+", "suppression": "\N{MINUS SIGN}", "additive": ""}
+
+
+def interaction_map(
+    table: pd.DataFrame,
+    *,
+    score: str = "strength",
+    lower: pd.DataFrame | None = None,
+    names: tuple[str, str] = ("predicted", "observed"),
+    title: str = "",
+    ax: Axes | None = None,
+) -> Axes:
+    """Scores of pairs of genes as a map; synergy is marked +, suppression −.
+
+    The colours are about the value at which effects add (white). Pairs that are not in the table are grey, those in
+    it have a frame. With a second table the first fills the upper right triangle, the second the lower left one; else
+    both triangles show the same.
+
+    Parameters
+    ----------
+    table
+        Table of :func:`gears.evaluation.interactions.predicted_interactions` or
+        :func:`gears.evaluation.interactions.observed_interactions`.
+    score
+        Column to plot: ``strength``, ``mag``, ``dominance``, ...
+    lower
+        A second such table.
+    names
+        Names of the two tables.
+
+    Raises
+    ------
+    ValueError
+        If columns are missing or there is no pair.
+
+    References
+    ----------
+    Norman et al. 2019, map of genetic interactions; the strength of
+    :func:`gears.evaluation.interactions.interaction_scores`.
+    """
+    tables = [table] if lower is None else [table, lower]
+    for each in tables:
+        columns_of(each, ("gene_1", "gene_2", "kind"), "a table of gears.evaluation.interactions")
+        if score not in each.columns or not pd.api.types.is_numeric_dtype(each[score]):
+            numeric = [str(name) for name in each.columns if pd.api.types.is_numeric_dtype(each[name])]
+            raise ValueError(unknown_name("score", score, numeric))
+    genes = sorted({gene for each in tables for side in ("gene_1", "gene_2") for gene in each[side]})
+    if not genes:
+        msg = "the table holds no pair; predict pairs together with both of their single genes"
+        raise ValueError(msg)
+    position = {gene: i for i, gene in enumerate(genes)}
+    values_PP, signs = _filled(table, lower, score, position)
+    ax = new_axes(0.3 * len(genes) + 2.4, 0.3 * len(genes) + 1.7) if ax is None else ax
+    image = _image(ax, values_PP, score)
+    _frame(ax, values_PP)
+    for (row, column), sign in signs.items():
+        colour = "white" if abs(image.norm(values_PP[row, column]) - 0.5) > 0.36 else "black"
+        ax.text(column, row, sign, ha="center", va="center", fontsize=FONT + 1, color=colour)
+    ax.set_xticks(range(len(genes)), genes, rotation=90, fontsize=FONT - 1)
+    ax.set_yticks(range(len(genes)), genes, fontsize=FONT - 1)
+    ax.tick_params(length=0)
+    if lower is not None:
+        ax.plot([-0.5, len(genes) - 0.5], [-0.5, len(genes) - 0.5], color="black", linewidth=0.8)
+        ax.set_xlabel(f"above the diagonal: {names[0]}; below: {names[1]}", fontsize=FONT)
+    ax.set_title(title, fontsize=FONT + 2)
+    middle = f" ({NEUTRAL[score]:.3g}: effects add)" if score in NEUTRAL else ""
+    colour_bar(ax, image, f"{score}{middle}")
+    return ax
+
+
+def _filled(
+    upper: pd.DataFrame, lower: pd.DataFrame | None, score: str, position: dict[str, int]
+) -> tuple[np.ndarray, dict[tuple[int, int], str]]:
+    """Matrix of the scores, NaN where there is none, and the signs of kinds by cell."""
+    values_PP = np.full((len(position), len(position)), np.nan)
+    signs: dict[tuple[int, int], str] = {}
+    for each, above in ((upper, True), (upper if lower is None else lower, False)):
+        pairs = zip(each["gene_1"], each["gene_2"], each[score], each["kind"], strict=True)
+        for first, second, value, kind in pairs:
+            low, high = sorted((position[first], position[second]))
+            cell = (low, high) if above else (high, low)
+            values_PP[cell] = value
+            if math.isfinite(value) and SIGNS.get(kind):
+                signs[cell] = SIGNS[kind]
+    return values_PP, signs
+
+
+def _frame(ax: Axes, values_PP: np.ndarray) -> None:
+    """Draw a thin frame around each defined cell, to distinguish white cells from undefined ones in grey."""
+    from matplotlib.collections import PatchCollection
+    from matplotlib.patches import Rectangle
+
+    cells = np.argwhere(np.isfinite(values_PP))
+    boxes = [Rectangle((column - 0.5, row - 0.5), 1, 1) for row, column in cells]
+    ax.add_collection(PatchCollection(boxes, facecolor="none", edgecolor="0.45", linewidth=0.5))
+
+
+def _image(ax: Axes, values_PP: np.ndarray, score: str) -> Any:
+    defined = values_PP[np.isfinite(values_PP)]
+    ax.set_facecolor("0.9")
+    options: dict[str, Any] = {"cmap": "cividis"}
+    if score in NEUTRAL:
+        reach = float(np.quantile(np.abs(defined - NEUTRAL[score]), 0.98)) if len(defined) else 1.0
+        reach = reach or 1.0
+        options = {"cmap": DIVERGING, "vmin": NEUTRAL[score] - reach, "vmax": NEUTRAL[score] + reach}
+    return ax.imshow(np.ma.masked_invalid(values_PP), interpolation="none", **options)

@@ -1,0 +1,371 @@
+"""Predict chunk by chunk, into memory, into a file or for a user's score."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from itertools import combinations, islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pandas as pd
+import torch
+
+from gears.conditions import Condition
+from gears.core._messages import shorten
+from gears.core._numbers import clips, whole_number
+from gears.core._progress import followed
+from gears.distributed._devices import DeviceLike, find_device, plan_devices
+from gears.distributed._gpus import GpuIds
+from gears.model._folder import ModelParts
+from gears.model.network import GEARSNetwork
+from gears.prediction._files import ROWS_PER_BLOCK, write_predictions
+from gears.prediction._information import source_of_genes, warn_uninformed
+from gears.prediction.predictions import (
+    Origin,
+    Predictions,
+    in_contexts,
+    listed_order,
+    nodes_of,
+    requested_conditions,
+    requested_genes,
+)
+from gears.priors._prior import GenePrior
+
+Score = Callable[[Predictions], Any]
+T = TypeVar("T")
+
+MEMORY_MB = 256
+"""Memory of a chunk, MiB, where its size is omitted."""
+BYTES_PER_VALUE = 72  # float32 results, float64 expression, change and sd, and copies by a caller
+MOST_PER_CHUNK = 1024
+
+
+def chunk_size(n_genes: int) -> int:
+    """Conditions of a chunk of about :data:`MEMORY_MB` MiB, at least 1; whole blocks of a file where possible."""
+    size = int(max(1, min(MOST_PER_CHUNK, MEMORY_MB * 2**20 / (BYTES_PER_VALUE * max(1, n_genes)))))
+    return size - size % ROWS_PER_BLOCK if size > ROWS_PER_BLOCK else size
+
+
+def stream(
+    network: GEARSNetwork,
+    parts: ModelParts,
+    conditions: Iterable[Condition],
+    *,
+    clip: bool | None = None,
+    chunk: int | None = None,
+    devices: Sequence[str] = (),
+) -> Iterator[Predictions]:
+    """Predict conditions chunk by chunk; everything that conditions share is computed once.
+
+    Later changes of the network's weights do not affect a stream that has begun. `conditions` are read when needed,
+    `chunk` at a time (by :func:`chunk_size` when None). The network computes on `devices`, chunks in turn, by default
+    where it is; the prior always computes on the CPU.
+    """
+    size = chunk_size(len(parts.gene_names)) if chunk is None else whole_number("chunk", chunk)
+    remaining = iter(conditions)
+
+    def chunks() -> Iterator[tuple[Sequence[Sequence[int]], tuple[tuple[Condition, ...], np.ndarray]]]:
+        while chunk_conditions := tuple(islice(remaining, size)):
+            units, nodes, control_mean = in_contexts(chunk_conditions, parts)
+            yield nodes, (units, control_mean)
+
+    origin = Origin.of(parts)
+    for (units, control_mean), changes in _changes(network, chunks(), parts.prior, devices):
+        yield _predictions(parts, units, control_mean, changes, clip, origin)
+
+
+class Changes(NamedTuple):
+    """Predicted changes of U conditions, (U, G) float64, and their standard deviations where these are predicted.
+
+    Attributes
+    ----------
+    delta_UG
+        Mean change of every gene.
+    cell_sd_UG
+        Standard deviation of a cell, by a network with ``uncertainty=True``.
+    sd_UG
+        Standard deviation of the mean change, by the prior.
+    """
+
+    delta_UG: np.ndarray
+    cell_sd_UG: np.ndarray | None = None
+    sd_UG: np.ndarray | None = None
+
+
+Chunk = tuple[Sequence[Sequence[int]], T]
+Outputs = tuple[torch.Tensor, torch.Tensor | None]
+
+
+@torch.no_grad()
+def _changes(
+    network: GEARSNetwork, chunks: Iterable[Chunk[T]], prior: GenePrior | None, devices: Sequence[str] = ()
+) -> Iterator[tuple[T, Changes]]:
+    """The prediction loop: changes of one chunk after another.
+
+    A chunk is a pair of its conditions' nodes and a value that is yielded with their changes. Everything that chunks
+    share is computed once. The network does not run where nothing depends on it: its weight is 0 and it
+    predicts no variance.
+    """
+    unused = prior is not None and prior.network_weight == 0 and not network.config.uncertainty
+    computed = ((*chunk, None) for chunk in chunks) if unused else _outputs(network, chunks, devices)
+    for nodes, label, outputs in computed:
+        network_UG = cell_sd_UG = None
+        if outputs is not None:
+            delta, logvar = outputs
+            network_UG = _numpy(delta)
+            cell_sd_UG = None if logvar is None else np.exp(0.5 * _numpy(logvar))
+        if prior is None:
+            assert network_UG is not None
+            yield label, Changes(network_UG, cell_sd_UG)
+            continue
+        change_UG = prior(nodes)
+        complete_UG = prior.complete(nodes, change_UG, network_UG)
+        yield label, Changes(complete_UG, cell_sd_UG, prior.sd(nodes, change_UG))
+
+
+def devices_of(device: DeviceLike, gpu_ids: GpuIds) -> tuple[str, ...]:
+    """Devices that a caller names for predictions: GPUs by `gpu_ids`, or one device; empty for neither."""
+    if gpu_ids is not None:
+        return plan_devices(gpu_ids=gpu_ids, device=device).devices
+    return () if device is None else (str(find_device(device)),)
+
+
+def _outputs(
+    network: GEARSNetwork, chunks: Iterable[Chunk[T]], devices: Sequence[str]
+) -> Iterator[tuple[Sequence[Sequence[int]], T, Outputs]]:
+    """Chunks with what the network says of them, in their order; each of `devices` computes one at a time."""
+    places = [torch.device(device) for device in devices] or [network.indv_w1.device]
+    shared = {id(network.prior): network.prior}  # not copied
+    prepared = [
+        (
+            network if place == network.indv_w1.device else copy.deepcopy(network, dict(shared)).to(place)
+        ).prepared()
+        for place in places
+    ]
+    if len(prepared) == 1:
+        yield from ((nodes, label, prepared[0](nodes)) for nodes, label in chunks)
+        return
+    remaining, waiting = iter(chunks), deque[tuple[Chunk[T], Future[Outputs]]]()
+    with contextlib.ExitStack() as stack:
+        workers = [stack.enter_context(ThreadPoolExecutor(1)) for _ in prepared]
+        for worker, one in itertools.cycle(zip(workers, prepared, strict=True)):
+            chunk = next(remaining, None)
+            if chunk is not None:
+                waiting.append((chunk, worker.submit(one, chunk[0])))
+            if waiting and (chunk is None or len(waiting) == len(workers)):
+                (nodes, label), outputs = waiting.popleft()
+                yield nodes, label, outputs.result()
+            elif chunk is None:
+                return
+
+
+def _predictions(
+    parts: ModelParts,
+    conditions: tuple[Condition, ...],
+    control_mean: np.ndarray,
+    changes: Changes,
+    clip: bool | None,
+    origin: Origin,
+) -> Predictions:
+    expression_UG = control_mean + changes.delta_UG
+    clip = clips(clip, parts.nonnegative)
+    if clip:
+        np.maximum(expression_UG, 0.0, out=expression_UG)
+    return Predictions(
+        conditions,
+        parts.gene_names,
+        expression_UG,
+        control_mean,
+        changes.cell_sd_UG,
+        clip,
+        origin,
+        changes.sd_UG,
+        control_sd=None if parts.prior is None else parts.prior.control_sd,
+    )
+
+
+def predict(
+    network: GEARSNetwork,
+    parts: ModelParts,
+    conditions: Iterable[str | Sequence[str] | Condition],
+    *,
+    clip: bool | None = None,
+    chunk: int = 32,
+    context: str | Sequence[str] | None = None,
+    perturbation_type: str | None = None,
+    warn: bool = True,
+) -> Predictions:
+    """Predict conditions into memory (see :meth:`gears.GEARS.predict`); `warn` once of genes that are hardly known."""
+    entries = [conditions] if isinstance(conditions, str | Condition) else list(conditions)
+    requested = requested_conditions(entries, parts)
+    units, nodes, control_mean = in_contexts(requested, parts, context, perturbation_type)
+    changes = predict_changes(network, nodes, prior=parts.prior, chunk=whole_number("chunk", chunk))
+    predictions = _predictions(parts, units, control_mean, changes, clip, Origin.of(parts))
+    predictions = replace(predictions, gene_order=listed_order(entries))
+    if warn:
+        predictions.warn_uninformed()
+    return predictions
+
+
+def predict_changes(
+    network: GEARSNetwork, nodes: Sequence[Sequence[int]], *, prior: GenePrior | None = None, chunk: int = 32
+) -> Changes:
+    """Change of every gene under each set of nodes, with standard deviations where they are predicted.
+
+    In evaluation mode. `chunk` is the number of conditions per forward pass: it bounds memory, not the result.
+    """
+    slices = [slice(begin, begin + chunk) for begin in range(0, len(nodes), chunk)]
+    found = [changes for _, changes in _changes(network, ((nodes[rows], None) for rows in slices), prior)]
+    if not found:
+        return Changes(np.empty((0, network.n_genes)))
+    delta, cell_sd, sd = (
+        None if parts[0] is None else np.concatenate(parts) for parts in zip(*found, strict=True)
+    )
+    assert delta is not None
+    return Changes(delta, cell_sd, sd)
+
+
+def all_pairs(genes: Sequence[str]) -> Iterator[Condition]:
+    """Every pair of distinct genes once, in the genes' order."""
+    return (Condition(pair) for pair in combinations(genes, 2))
+
+
+def candidate_genes(parts: ModelParts, genes: Iterable[str] | None) -> list[str]:
+    """The genes to pair, each once, at least two nodes; by default those that the model was trained on."""
+    if genes is None:
+        genes = sorted(parts.pert_names[node] for node in parts.trained_nodes())
+        if not genes:
+            msg = "this model has no training conditions to take genes from; pass the genes to pair"
+            raise ValueError(msg)
+    elif isinstance(genes, str):
+        msg = f"genes is the text {genes!r}; give a list of gene names"
+        raise ValueError(msg)
+    candidates = requested_genes(genes, parts)
+    if len(candidates) < 2:
+        msg = f"pairs need at least two genes; found {shorten(candidates) if candidates else 'none'}"
+        raise ValueError(msg)
+    nodes_of([Condition((gene,)) for gene in candidates], parts.pert_names)
+    return candidates
+
+
+def predict_all_pairs(
+    network: GEARSNetwork,
+    parts: ModelParts,
+    genes: Iterable[str] | None = None,
+    *,
+    values: str = "expression",
+    clip: bool | None = None,
+    chunk: int | None = None,
+    device: DeviceLike = None,
+    gpu_ids: GpuIds = None,
+) -> Iterator[pd.DataFrame]:
+    """Predict every pair of genes; see :meth:`gears.GEARS.predict_all_pairs`."""
+    candidates, devices = candidate_genes(parts, genes), devices_of(device, gpu_ids)
+    _warn_of(parts, candidates)
+    chunks = stream(network, parts, all_pairs(candidates), clip=clip, chunk=chunk, devices=devices)
+    return (predictions.to_frame(values) for predictions in chunks)
+
+
+def predict_to_file(
+    network: GEARSNetwork,
+    parts: ModelParts,
+    conditions: Iterable[str | Sequence[str] | Condition],
+    output: str | Path,
+    *,
+    clip: bool | None = None,
+    chunk: int | None = None,
+    overwrite: bool = False,
+    device: DeviceLike = None,
+    gpu_ids: GpuIds = None,
+) -> Path:
+    """Predict any conditions, in every context and with every type of the model, into an h5ad or zarr file."""
+    requested, devices = requested_conditions(conditions, parts), devices_of(device, gpu_ids)
+    nodes_of(requested, parts.pert_names)  # raises for an unknown gene before a file is written
+    units = requested if parts.contexts is None else parts.contexts.placed(requested, None, None)
+    warn_uninformed(requested, source_of_genes(parts))
+    chunks = stream(network, parts, requested, clip=clip, chunk=chunk, devices=devices)
+    chunks = followed(chunks, len(units), "predicting", "conditions", len)
+    return write_predictions(output, units, parts, chunks, clip=clip, overwrite=overwrite)
+
+
+def rank_pairs(
+    network: GEARSNetwork,
+    parts: ModelParts,
+    score: Score,
+    genes: Iterable[str] | None = None,
+    *,
+    top: int = 100,
+    largest: bool = True,
+    clip: bool | None = None,
+    chunk: int | None = None,
+    device: DeviceLike = None,
+    gpu_ids: GpuIds = None,
+) -> pd.DataFrame:
+    """Rank every pair of genes by a user's function; see :meth:`gears.GEARS.rank_pairs`."""
+    best, candidates = _Best(whole_number("top", top), largest), candidate_genes(parts, genes)
+    devices = devices_of(device, gpu_ids)
+    _warn_of(parts, candidates)
+    chunks = stream(network, parts, all_pairs(candidates), clip=clip, chunk=chunk, devices=devices)
+    n_pairs = len(candidates) * (len(candidates) - 1) // 2
+    for predictions in followed(chunks, n_pairs, "predicting", "conditions", len):
+        best.add(predictions.conditions, _scores(score, predictions))
+    return best.table()
+
+
+def _warn_of(parts: ModelParts, genes: Sequence[str]) -> None:
+    warn_uninformed([Condition((gene,)) for gene in genes], source_of_genes(parts))
+
+
+class _Best:
+    """The best conditions so far; equal scores stay in the order in which they were added."""
+
+    def __init__(self, top: int, largest: bool) -> None:
+        self.top, self.sign = top, -1.0 if largest else 1.0
+        self.conditions: list[Condition] = []
+        self.scores = np.empty(0)
+
+    def add(self, conditions: Sequence[Condition], scores: np.ndarray) -> None:
+        defined = np.flatnonzero(~np.isnan(scores))
+        merged = np.concatenate([self.scores, scores[defined]])
+        order = np.argsort(self.sign * merged, kind="stable")[: self.top]
+        n_previous = len(self.conditions)
+        self.conditions = [
+            self.conditions[i] if i < n_previous else conditions[defined[i - n_previous]]
+            for i in order.tolist()
+        ]
+        self.scores = merged[order]
+
+    def table(self) -> pd.DataFrame:
+        genes = [condition.genes for condition in self.conditions]
+        return pd.DataFrame(
+            {
+                "rank": np.arange(1, len(genes) + 1),
+                "condition": [condition.name for condition in self.conditions],
+                "gene_1": [pair[0] for pair in genes],
+                "gene_2": [pair[1] for pair in genes],
+                "score": self.scores,
+            }
+        )
+
+
+def _scores(score: Score, predictions: Predictions) -> np.ndarray:
+    values = np.asarray(score(predictions), dtype=np.float64)
+    if values.shape != (len(predictions),):
+        msg = (
+            f"the score of a chunk of {len(predictions)} conditions has shape {values.shape}; "
+            f"return one number per condition, shape ({len(predictions)},)"
+        )
+        raise ValueError(msg)
+    return values
+
+
+def _numpy(tensor: torch.Tensor) -> np.ndarray:
+    """A float64 array with a row per condition."""
+    return np.ascontiguousarray(tensor.cpu().numpy(), dtype=np.float64)

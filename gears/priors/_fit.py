@@ -1,0 +1,298 @@
+"""Fit the prior to the training conditions of a screen: regress, then choose by predictions of held-out conditions."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from gears.files._mapped import row_blocks
+from gears.graphs._similarities import PriorInputs
+from gears.priors._calibration import LeftOut, fit_uncertainty
+from gears.priors._kernels import (
+    KINDS,
+    N_KINDS,
+    NEW_KINDS,
+    NEW_ONE,
+    NEW_SEVERAL,
+    kinds_of_sets,
+    sizes_of,
+    target_cells,
+)
+from gears.priors._magnitude import fit_magnitude
+from gears.priors._measured import Measured
+from gears.priors._prior import Effects, GenePrior, slopes_of_targets
+from gears.priors._process import PriorData, Process, Regression, levels
+from gears.priors._uncertainty import Uncertainty
+
+SLOPES = (1.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.2)
+"""Factors on predictions that are tried; 1 where held-out predictions do not show that another is better."""
+FAR_SLOPES = (*SLOPES, 0.25)
+"""Those for contexts that training never sees: little carries over to them."""
+_LEAST_TARGETS = 3
+MEAN_MARGIN = 0.02  # that the criterion must gain before means alone are taken
+_FEWEST_OF_KIND = 5  # held-out conditions that decide about the unmeasured ones of their kind
+_FEW_OF_KIND = 8  # up to so many, a gain counts minus its standard error; of more, minus a smaller part of it
+
+Criterion = Callable[[np.ndarray], np.ndarray]
+"""Error of each of some held-out predictions, (U, G) to (U,); lower is better, and only the mean counts."""
+
+
+@dataclass(frozen=True)
+class FittedPrior:
+    """A prior, what it predicts for each training condition without that condition, (C, G), and what it was made of."""
+
+    prior: GenePrior
+    left_out_CG: np.ndarray
+    inputs: PriorInputs = field(default_factory=PriorInputs)
+
+
+def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None = None) -> FittedPrior:
+    """Fit by evidence, then choose regression, factor and slope by predictions of held-out conditions.
+
+    Parameters
+    ----------
+    criterion
+        Error of held-out predictions. Its mean decides how settings carry over to one without conditions, and whether
+        departures from additivity are predicted; by kind of condition (:data:`gears.priors._kernels.KINDS`) it decides
+        whether the mean alone is better, and the slope.
+    judged
+        Rows of the conditions whose predictions `criterion` takes; all by default.
+    """
+    target_SG = _target_changes(data)
+    targets = targets_of(data, target_SG)
+    rest_CG = data.delta_CG - targets.toarray()
+    if len(data.sets) < 2 or not rest_CG.any():
+        return _mean_only(data, target_SG)
+    process = Process.of(data, rest_CG)
+    candidates: list[_Candidate] = []
+    for regression in process.regressions():
+        overall, within = regression.effects()
+        prior = GenePrior(overall, data.column_P, target_SG, levels(rest_CG, data), within, data.n_kinds)
+        candidates.append(_Candidate(prior, regression))
+        fitted = fit_magnitude(data.sets, rest_CG, regression.held_out_CG, overall.genes)
+        if fitted is not None:
+            magnitude, factor_C = fitted
+            candidates.append(
+                _Candidate(dataclasses.replace(prior, magnitude=magnitude), regression, factor_C)
+            )
+    choice = _choose(candidates, data, targets, criterion, judged)
+    candidate = candidates[choice.index]
+    left_out_CG = np.empty_like(rest_CG)
+    for block in row_blocks(*left_out_CG.shape):
+        rows = np.arange(block.start, block.stop)
+        left_out_CG[block] = choice.left_out(candidate, targets, rows)
+    uncertainty, measured = _uncertainty(data, candidate.regression, choice, left_out_CG, targets)
+    report = {
+        "kind": "additive Gaussian process" + (" over condition x context" if data.n_settings > 1 else ""),
+        "conditions": len(data.sets),
+        "settings": len(np.unique(data.setting_C)),
+        **process.report(),
+        "factor": candidate.prior.magnitude is not None,
+        "shrunk_level": candidate.regression.is_level_shrunk,
+        "carried": candidate.regression.carry,
+        **choice.report(),
+        "sd": uncertainty.report(),
+    }
+    prior = dataclasses.replace(
+        candidate.prior, slope_K=choice.slope_K, mean_only_K=choice.mean_only_K, uncertainty=uncertainty,
+        report=report, measured=measured,
+    )  # fmt: skip
+    return FittedPrior(prior, left_out_CG)
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A prior without its slopes, its regression, and the factor on held-out predictions, (C,); None for 1."""
+
+    prior: GenePrior
+    regression: Regression
+    factor_C: np.ndarray | None = None
+
+    def left_out(self, rows: np.ndarray) -> np.ndarray:
+        """Predictions of some conditions from the others, without targets."""
+        summed_RG = self.regression.held_out_CG[rows]
+        return summed_RG if self.factor_C is None else summed_RG * self.factor_C[rows][:, None]
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """Which candidate is taken, and by kind of condition its slope and whether the mean alone is better.
+
+    Attributes
+    ----------
+    kind_C
+        Kind of each training condition when it is held out.
+    slope_K, mean_only_K
+        By kind; see :class:`gears.priors.GenePrior`.
+    of_targets_K
+        Factor on the change of perturbed genes themselves, by kind.
+    value
+        Mean of the criterion.
+    """
+
+    index: int
+    kind_C: np.ndarray
+    slope_K: np.ndarray
+    mean_only_K: np.ndarray
+    of_targets_K: np.ndarray
+    value: float
+
+    def left_out(self, candidate: _Candidate, targets: sparse.csr_matrix, rows: np.ndarray) -> np.ndarray:
+        """Predicted changes of some training conditions from the others."""
+        kind_R = self.kind_C[rows]
+        mean_RG = candidate.regression.mean_CG[rows]
+        rest_RG = np.where(self.mean_only_K[kind_R, None], mean_RG, candidate.left_out(rows))
+        of_targets_K = self.of_targets_K / self.slope_K  # 1 unless settings differ
+        return self.slope_K[kind_R, None] * (rest_RG + of_targets_K[kind_R, None] * targets[rows].toarray())
+
+    def report(self) -> dict[str, Any]:
+        """The choices that concern a training condition when it is held out, in plain values."""
+        kinds = {name: kind for kind, name in enumerate(KINDS) if kind in self.kind_C}
+        return {
+            "mean_only": [name for name, kind in kinds.items() if self.mean_only_K[kind]],
+            "slope": {name: float(self.slope_K[kind]) for name, kind in kinds.items()},
+            "criterion": self.value,
+        }
+
+
+def targets_of(data: PriorData, target_SG: np.ndarray) -> sparse.csr_matrix:
+    """A value of each setting and gene, for the measured genes that each condition perturbs, CSR (C, G)."""
+    rows, columns = target_cells(data.sets, data.column_P)
+    values = target_SG[data.setting_C[rows], columns]
+    return sparse.csr_matrix((values, (rows, columns)), shape=data.delta_CG.shape)
+
+
+def _target_changes(data: PriorData) -> np.ndarray:
+    """Change of each gene by its own perturbation in each setting: a type's share of the control mean, (S, G)."""
+    as_mean, kind_C, target_SG = (
+        targets_of(data, data.control_mean_SG),
+        data.setting_C % data.n_kinds,
+        data.control_mean_SG.copy(),
+    )
+    for kind in range(data.n_kinds):
+        rows = np.flatnonzero(kind_C == kind)
+        target_SG[kind :: data.n_kinds] *= share_of_targets(as_mean[rows].toarray(), data.delta_CG[rows])
+    return target_SG
+
+
+def _choose(
+    candidates: Sequence[_Candidate],
+    data: PriorData,
+    targets: sparse.csr_matrix,
+    criterion: Criterion,
+    judged: np.ndarray | None,
+) -> _Choice:
+    """The candidate of least criterion, of equal ones the first, each with its own slopes and means."""
+    rows = np.arange(len(data.sets)) if judged is None else judged
+    kind_C, target_RG = kinds_when_left_out(data), targets[rows].toarray()
+    slopes = np.array(FAR_SLOPES if data.holds_settings_out else SLOPES)
+    of_targets = slopes_of_targets(slopes, data.n_settings)
+
+    def errors(left_out_RG: np.ndarray) -> np.ndarray:
+        return np.stack(
+            [
+                criterion(slope * (left_out_RG + of_target / slope * target_RG))
+                for slope, of_target in zip(slopes.tolist(), of_targets.tolist(), strict=True)
+            ]
+        )
+
+    sums = [errors(candidate.left_out(rows)) for candidate in candidates]
+    # one slope for all kinds: the many choices by kind would favour a candidate by chance
+    index = min(range(len(candidates)), key=lambda one: (round(float(sums[one].mean(axis=1).min()), 9), one))
+    mean_SR = errors(candidates[index].regression.mean_CG[rows])
+    sum_SR, slope_K, mean_only_K, total = sums[index], np.ones(N_KINDS), np.zeros(N_KINDS, dtype=bool), 0.0
+    for kind in np.unique(kind_C[rows]).tolist():
+        at = np.flatnonzero(kind_C[rows] == kind)
+        best, of_mean = _best_slope(sum_SR[:, at]), _best_slope(mean_SR[:, at])
+        gain_R = sum_SR[best, at] - mean_SR[of_mean, at]
+        # a gene that other conditions perturb is known: what they show is given up on good evidence only
+        margin = MEAN_MARGIN if kind in NEW_KINDS else max(MEAN_MARGIN, _error_of_mean(gain_R))
+        mean_only_K[kind] = len(at) >= min(_FEWEST_OF_KIND, len(rows)) and gain_R.mean() > margin
+        slope_K[kind] = slopes[of_mean if mean_only_K[kind] else best]
+        total += float((mean_SR[of_mean, at] if mean_only_K[kind] else sum_SR[best, at]).sum())
+    if not (kind_C[rows] == NEW_SEVERAL).any():  # what is found for one new gene holds for several
+        slope_K[NEW_SEVERAL], mean_only_K[NEW_SEVERAL] = slope_K[NEW_ONE], mean_only_K[NEW_ONE]
+    of_targets_K = slopes_of_targets(slope_K, data.n_settings)
+    return _Choice(index, kind_C, slope_K, mean_only_K, of_targets_K, total / len(rows))
+
+
+def _best_slope(error_SR: np.ndarray) -> int:
+    """Place of the best slope; of few conditions 1, unless another gains more than the standard error of its gain."""
+    if error_SR.shape[1] < 2:
+        return 0
+    gain_SR, caution = error_SR[0] - error_SR, min(1.0, _FEW_OF_KIND / error_SR.shape[1])
+    sure_S = gain_SR.mean(axis=1) - caution * np.array([_error_of_mean(gain_R) for gain_R in gain_SR])
+    return int(np.argmax(sure_S))
+
+
+def _error_of_mean(value_R: np.ndarray) -> float:
+    """Standard error of the mean of some values, infinite for one."""
+    return float(value_R.std(ddof=1) / np.sqrt(len(value_R))) if len(value_R) > 1 else math.inf
+
+
+def share_of_targets(as_mean_CG: np.ndarray, delta_CG: np.ndarray) -> float:
+    """Share of its control mean by which a gene changes when it is perturbed itself, shrunk.
+
+    Zero with fewer than three perturbed genes that are measured.
+    `as_mean_CG` is the control mean of the genes that each condition perturbs, 0 elsewhere.
+    """
+    at = as_mean_CG != 0
+    if at.sum() < _LEAST_TARGETS:
+        return 0.0
+    squares = float((as_mean_CG[at] ** 2).sum())
+    return float((as_mean_CG[at] * delta_CG[at]).sum()) / (squares * (1 + 1 / at.sum()))
+
+
+def _mean_only(data: PriorData, target_SG: np.ndarray) -> FittedPrior:
+    """With a single condition, or no change at all: its change halved, for everything but itself."""
+    shape = (len(data.genes.trained_T), data.delta_CG.shape[1])
+    zero_G, (noise_C, noise_G) = np.zeros(shape[1]), data.sampling_noise()
+    mean_G = 0.5 * data.delta_CG.mean(axis=0) if len(data.sets) else zero_G
+    report = {"kind": "mean of one condition", "conditions": len(data.sets), "slope": {}, "factor": False}
+    size_C, of_noise_C = (data.delta_CG**2).sum(axis=1), noise_C * noise_G.sum()
+    share_C = 1 - of_noise_C / np.maximum(np.maximum(size_C, of_noise_C), np.finfo(float).tiny)
+    change_CG = (share_C[:, None] * data.delta_CG).astype(np.float32)
+    measured = Measured(data.sets, change_CG, size_C / shape[1], noise_C, noise_G)
+    effects = Effects(data.genes, mean_G, zero_G, 0.0, 0.0, np.zeros(shape))
+    zero_SG, mean_SG = np.zeros_like(target_SG), np.tile(mean_G, (data.n_settings, 1))
+    prior = GenePrior(
+        effects, data.column_P, zero_SG, mean_SG, n_kinds=data.n_kinds, report=report, measured=measured
+    )
+    return FittedPrior(prior, np.zeros_like(data.delta_CG))
+
+
+def _uncertainty(
+    data: PriorData,
+    regression: Regression,
+    choice: _Choice,
+    left_out_CG: np.ndarray,
+    targets: sparse.csr_matrix,
+) -> tuple[Uncertainty, Measured]:
+    """Of the chosen candidate, by what it predicts for training conditions without themselves; and these themselves."""
+    targets = sparse.csr_matrix(sparse.diags(choice.of_targets_K[choice.kind_C]) @ targets)
+    unseen_C = np.isin(choice.kind_C, NEW_KINDS)
+    left_out = LeftOut(data, left_out_CG, targets, regression.variance_C, unseen_C)
+    uncertainty = fit_uncertainty(left_out, *regression.certainty())
+    process, variance_C = regression.process, np.empty(len(data.sets))
+
+    def sd_of(rows: np.ndarray) -> np.ndarray:
+        parts = (data.sets_of(rows), left_out_CG[rows], targets[rows].toarray())
+        variance_C[rows] = uncertainty.variance(*parts, regression.variance_C[rows], unseen_C[rows])
+        return uncertainty.spread(*parts, variance_C[rows])
+
+    noise = (process.noise_C, process.noise_G)
+    return uncertainty, Measured.of(data.sets, data.delta_CG, left_out_CG, noise, variance_C, sd_of)
+
+
+def kinds_when_left_out(data: PriorData) -> np.ndarray:
+    """Place in :data:`gears.priors._kernels.KINDS` of each condition, predicted from those of other groups, (C,)."""
+    member_CT, group_C = data.genes.members(data.sets), np.unique(data.group_C, return_inverse=True)[1]
+    group_CC = sparse.csr_matrix((np.ones(len(group_C)), (group_C, np.arange(len(group_C)))))
+    n_groups_T = (group_CC @ member_CT).getnnz(axis=0)
+    return kinds_of_sets(np.asarray(member_CT @ (n_groups_T > 1)), sizes_of(data.sets))

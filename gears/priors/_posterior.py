@@ -1,0 +1,212 @@
+"""Posterior variance of the change of any condition, for a gene of average signal and noise.
+
+With A = K + N the covariance of the C training conditions (signal and noise), P its inverse around a free level, and
+k the covariance of a new condition with the training conditions, universal kriging gives
+
+    variance = k_new,new - k' P k + a - 2 b' k,    b = a A^-1 1,    a = 1 / (1' A^-1 1)
+
+(with a shrunk level P is the inverse of A itself, and a = b = 0). Covariances are linear in the genes, k = Z u with Z
+(C, R) the genes of the training conditions and u (R,) the similarity of the new condition to them. So only Z' P Z
+(R, R) and Z' b (R,) are kept. In the eigenvectors of :class:`gears.priors._regression.Spectrum`, P = N^-1/2 V diag(1 /
+variance) V' N^-1/2, and Z' P Z is a product of a factor with itself. Where features replace the covariance, the
+directions orthogonal to V have one variance, and Z' P Z is a sparse matrix minus such a product.
+The plain version inverts the dense matrices (``tests/priors/test_posterior.py``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy import linalg, sparse
+
+from gears.files._untrusted import check_compressed
+from gears.priors._evidence import EvidenceWeights
+from gears.priors._kernels import AdditiveCovariance, settings_of, sizes_of
+from gears.priors._regression import Spectrum
+
+
+@dataclass(frozen=True)
+class ConditionCovariance:
+    """Covariance of any condition with the training conditions, by columns that these are members of.
+
+    Attributes
+    ----------
+    overall
+        Covariance over all conditions.
+    level
+        Variance of what all conditions share, where it is shrunk; 0 where the level is free.
+    nugget, multiple
+        Variance of every condition alone, and in addition of those of several genes.
+    within
+        Covariance within settings, or None for a screen with one setting.
+    carried_SS
+        Which settings' own part a condition of each setting takes, and how much of it: 1 on the diagonal, except for
+        settings without training conditions, (S, S).
+    n_kinds
+        Number of perturbation types; settings are numbered ``context x n_kinds + kind``.
+    used_R
+        Columns in use among all columns: genes and number of genes over all conditions, the level, and genes and
+        number of genes of each setting.
+    """
+
+    overall: AdditiveCovariance
+    level: float
+    nugget: float
+    multiple: float
+    used_R: np.ndarray
+    within: AdditiveCovariance | None = None
+    carried_SS: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
+    n_kinds: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        sets: Sequence[Sequence[int]],
+        overall: AdditiveCovariance,
+        level: float,
+        unexplained: EvidenceWeights,
+        **more: Any,
+    ) -> tuple[ConditionCovariance, sparse.csr_matrix]:
+        """The covariance with training conditions, and which columns these are members of, CSR (C, R)."""
+        every = cls(
+            overall, level, unexplained.nugget, unexplained.multiple, np.empty(0, dtype=np.int64), **more
+        )
+        member_CR = every._members(sets)
+        used_R = np.flatnonzero(member_CR.getnnz(axis=0))
+        return dataclasses.replace(every, used_R=used_R), sparse.csr_matrix(member_CR[:, used_R])
+
+    def _members(self, sets: Sequence[Sequence[int]]) -> sparse.csr_matrix:
+        blocks = [self.overall.members(sets), np.ones((len(sets), 1))]
+        if self.within is not None:
+            member_CT, setting_C = self.within.members(sets), settings_of(sets, self.n_kinds)
+            blocks += [
+                sparse.diags((setting_C == setting).astype(float)) @ member_CT
+                for setting in range(len(self.carried_SS))
+            ]
+        return sparse.csr_matrix(sparse.hstack(blocks, format="csr"))
+
+    def columns(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Covariance of sets with each column, (U, R)."""
+        blocks = [self.overall.columns(sets), np.full((len(sets), 1), self.level)]
+        width = blocks[0].shape[1]
+        bounds = [0, width + 1]
+        if self.within is not None:
+            column_UT, carried_US = (
+                self.within.columns(sets),
+                self.carried_SS[settings_of(sets, self.n_kinds)],
+            )
+            bounds += [width + 1 + (setting + 1) * width for setting in range(len(self.carried_SS))]
+        parts = np.split(self.used_R, np.searchsorted(self.used_R, bounds[1:-1]))
+        found = [np.hstack(blocks)[:, parts[0]]]
+        for setting, used in enumerate(parts[1:]):
+            found.append(column_UT[:, used - bounds[setting + 1]] * carried_US[:, [setting]])
+        return np.hstack(found)
+
+    def variance(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Variance of the part of each condition that the columns describe, (U,)."""
+        variance_U = self.overall.variance(sets) + self.level
+        return variance_U if self.within is None else variance_U + self.within.variance(sets)
+
+    def unexplained(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Variance of each condition alone, (U,)."""
+        return self.nugget + self.multiple * (sizes_of(sets) > 1)
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """How well the training conditions predict the change of any other condition.
+
+    Attributes
+    ----------
+    factor_FR
+        Factor of the explained variance, (F, R) float32.
+    direct_RR
+        Where the covariance is made of features: the sparse part of the explained variance, from which that of the
+        factor is subtracted; else None.
+    level_R
+        Covariance of a free level with the change that similarity 1 to each column adds.
+    level
+        Variance of a free level, 0 where the level is shrunk.
+    """
+
+    factor_FR: np.ndarray
+    direct_RR: sparse.csr_matrix | None
+    level_R: np.ndarray
+    level: float
+
+    @classmethod
+    def of(cls, spectrum: Spectrum, member_CR: sparse.csr_matrix, typical: float) -> Posterior:
+        """From the spectrum of the training conditions; `typical` is the sampling variance of an average gene."""
+        noise = typical * spectrum.noise
+        white_CR = sparse.csr_matrix(sparse.diags(1 / spectrum.root_C) @ member_CR)
+        along_KR = np.asarray((white_CR.T @ spectrum.vectors_CK).T)
+        variance_K = spectrum.values_K + noise
+        direct_RR = None
+        if spectrum.n_rest:
+            rest = spectrum.rest + noise
+            mirror_R = white_CR.T @ (1 / spectrum.root_C) / np.linalg.norm(1 / spectrum.root_C)
+            direct_RR = sparse.csr_matrix(white_CR.T @ white_CR / rest)
+            factor_FR = np.vstack(
+                [np.sqrt(1 / rest - 1 / variance_K)[:, None] * along_KR, mirror_R / np.sqrt(rest)]
+            )
+        else:
+            factor_FR = along_KR / np.sqrt(variance_K)[:, None]
+            if len(factor_FR) > factor_FR.shape[1]:
+                factor_FR = linalg.qr(factor_FR, mode="r", check_finite=False)[0][: factor_FR.shape[1]]
+        level, level_R = 0.0, np.zeros(member_CR.shape[1])
+        if spectrum.level is None:
+            level, level_C = _free_level(spectrum, variance_K, typical)
+            level_R = np.asarray(member_CR.T @ level_C)
+        return cls(factor_FR.astype(np.float32), direct_RR, level_R, level)
+
+    def __call__(self, similar_UR: np.ndarray, prior_U: np.ndarray) -> np.ndarray:
+        """Posterior variance, (U,), of conditions with these similarities and prior variances."""
+        inner_UF = similar_UR @ self.factor_FR.T
+        explained_U = (inner_UF**2).sum(axis=1)
+        if self.direct_RR is not None:
+            explained_U = ((similar_UR @ self.direct_RR) * similar_UR).sum(axis=1) - explained_U
+        return np.asarray(prior_U + self.level - 2 * similar_UR @ self.level_R - explained_U)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything, as arrays for a file."""
+        arrays = {"factor": self.factor_FR, "level_column": self.level_R, "level": np.array(self.level)}
+        if self.direct_RR is not None:
+            parts = ("data", "indices", "indptr")
+            arrays |= {f"direct_{name}": getattr(self.direct_RR, name) for name in parts}
+        return arrays
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Posterior:
+        """What :meth:`arrays` describes."""
+        factor_FR, direct_RR = arrays["factor"], None
+        if "direct_data" in arrays:
+            triple = tuple(arrays[f"direct_{name}"] for name in ("data", "indices", "indptr"))
+            direct_RR = sparse.csr_matrix(triple, shape=(factor_FR.shape[1],) * 2)
+            check_compressed("the prior's table of explained variances", direct_RR)
+        return cls(factor_FR, direct_RR, arrays["level_column"], float(arrays["level"]))
+
+
+def left_out_variance(spectrum: Spectrum, noise_C: np.ndarray, typical: float) -> np.ndarray:
+    """Posterior variance of each training condition given the others, (C,), without its sampling noise."""
+    noise = typical * spectrum.noise
+    precision_C = spectrum.vectors_CK**2 @ (1 / (spectrum.values_K + noise))
+    if spectrum.n_rest:
+        precision_C += spectrum.across_C / (spectrum.rest + noise)
+    return np.asarray(spectrum.root_C**2 / precision_C - typical * noise_C)
+
+
+def _free_level(spectrum: Spectrum, variance_K: np.ndarray, typical: float) -> tuple[float, np.ndarray]:
+    """Variance of the free level, and the weight of each condition in its estimate, (C,)."""
+    weight_C = 1 / spectrum.root_C**2
+    white_C = spectrum.weighed_C / spectrum.root_C
+    along_K = spectrum.vectors_CK.T @ white_C
+    solved_C = spectrum.vectors_CK @ (along_K / variance_K)
+    if spectrum.n_rest:
+        rest_C = spectrum.across(white_C[:, None], along_K[:, None])[:, 0]
+        solved_C += rest_C / (spectrum.rest + typical * spectrum.noise)
+    level_C = (weight_C - solved_C / spectrum.root_C) / weight_C.sum()
+    return float((spectrum.weighed_C @ level_C + typical) / weight_C.sum()), level_C

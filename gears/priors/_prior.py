@@ -1,0 +1,427 @@
+"""The fitted Gaussian-process prior: it predicts changes of expression without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from gears.files._untrusted import check_compressed
+from gears.priors._head import Head
+from gears.priors._kernels import (
+    N_KINDS,
+    AdditiveCovariance,
+    GeneSimilarity,
+    kinds_of_sets,
+    settings_of,
+    singles_in,
+    sizes_of,
+    target_cells,
+)
+from gears.priors._magnitude import Magnitude
+from gears.priors._measured import Measured
+from gears.priors._uncertainty import Uncertainty
+
+Sets = Sequence[Sequence[int]]
+_HEAD, _SD, _WITHIN = "head_", "sd_", "within_"
+_LEAST_NUGGET = 0.01  # share of a gene's variance that is not of the condition alone, but of its gene
+_CSR = ("data", "indices", "indptr")
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Changes that add up over the genes of a condition.
+    ::
+
+        change = offset + size shared + sum_j effect_j
+        effect_j = own coefficient_j + similar sum_t similarity_jt coefficient_t
+
+    over the genes t perturbed in training; zero for the control.
+
+    Attributes
+    ----------
+    genes
+        Trained nodes and their similarity to all P nodes.
+    offset_G, shared_G
+        Change that all conditions share, and that every perturbed gene adds.
+    own, similar
+        Variances of a gene's specific effect (of each gene where these are not one, (T,)) and of the part that similar
+        genes share.
+    coefficient_TG
+        Coefficients over the trained nodes.
+    """
+
+    genes: GeneSimilarity
+    offset_G: np.ndarray
+    shared_G: np.ndarray
+    own: float | np.ndarray
+    similar: float
+    coefficient_TG: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        covariance: AdditiveCovariance,
+        sets: Sets,
+        coefficient_CG: np.ndarray,
+        level_G: np.ndarray,
+        *,
+        is_level_free: bool,
+    ) -> Effects:
+        """The prediction of any condition from some conditions, by the coefficients of the regression."""
+        omitted, size_C = covariance.omitted, sizes_of(sets)
+        shared_G = covariance.shared * (size_C @ coefficient_CG)
+        if is_level_free and np.all(size_C == 1):
+            # singles do not tell whether a level is of conditions or of genes: half to each, as a shrunk one has it
+            level_G, shared_G = level_G / 2, shared_G + level_G / 2
+        return cls(
+            covariance.genes,
+            level_G,
+            shared_G,
+            covariance.own if omitted is None else covariance.own - omitted.excess(1.0),
+            covariance.similar,
+            np.asarray(covariance.genes.members(sets).T @ coefficient_CG),
+        )
+
+    def __call__(self, sets: Sets) -> np.ndarray:
+        """Changes, (U, G) float64."""
+        size_U1 = sizes_of(sets)[:, None]
+        weight_UT = self.own * self.genes.membership(sets) + self.similar * self.genes.similarity(sets)
+        return (
+            np.where(size_U1 > 0, self.offset_G, 0.0)
+            + size_U1 * self.shared_G
+            + weight_UT @ self.coefficient_TG
+        )
+
+
+@dataclass(frozen=True)
+class GenePrior:
+    """The Gaussian-process prior: change of every gene under any set of perturbed genes, in any setting.
+    ::
+
+        change = slope factor (effects over all conditions + effects within the setting) + target
+
+    A *setting* is a context with a type of perturbation; with one, there are no effects within it. The target is the
+    change of a perturbed gene itself, where it is measured, as a share of its control mean. The change is zero for the
+    control. A training condition is predicted as measured, shrunk by its sampling noise alone.
+
+    Attributes
+    ----------
+    overall, within
+        Effects over all conditions, and those that each of S settings has besides; none with one setting.
+    column_P
+        Column of each node among the measured genes, -1 where it is not measured, (P,) int64.
+    target_SG
+        Change of gene g when it is perturbed itself, before the slope.
+    mean_SG, mean_only_K
+        Mean change of each setting's training conditions, and the kinds of conditions that are predicted by it instead
+        of the sum.
+    n_kinds
+        Types of perturbation; settings are numbered ``context x n_kinds + kind``.
+    magnitude
+        Departure of several genes from the sum, or None.
+    slope_K
+        Factor on everything, for each of :data:`gears.priors._kernels.KINDS`, (K,).
+    network_weight
+        Factor on the network's change, which is added to the prior's; 0 where the prior is used alone.
+    uncertainty
+        How far predictions are from the truth; None where it is not known.
+    head
+        Small network whose change is added (:mod:`gears.priors._head`), or None.
+    measured
+        The training conditions, which are predicted as measured; None in files of earlier versions.
+    carries_singles
+        Whether combinations may take over what a single shows beyond its gene's effect; False in files of earlier
+        versions with several settings.
+    """
+
+    overall: Effects
+    column_P: np.ndarray
+    target_SG: np.ndarray
+    mean_SG: np.ndarray
+    within: tuple[Effects, ...] = ()
+    n_kinds: int = 1
+    slope_K: np.ndarray = field(default_factory=lambda: np.ones(N_KINDS))
+    mean_only_K: np.ndarray = field(default_factory=lambda: np.zeros(N_KINDS, dtype=bool))
+    magnitude: Magnitude | None = None
+    network_weight: float = 1.0
+    report: Mapping[str, Any] = field(default_factory=dict)
+    uncertainty: Uncertainty | None = None
+    head: Head | None = None
+    measured: Measured | None = None
+    carries_singles: bool = True
+
+    @property
+    def genes(self) -> GeneSimilarity:
+        """Trained nodes and their similarity to all nodes, over all conditions."""
+        return self.overall.genes
+
+    @property
+    def n_genes(self) -> int:
+        """Number of measured genes."""
+        return self.target_SG.shape[1]
+
+    def __call__(self, sets: Sets) -> np.ndarray:
+        """Predicted changes, (U, G) float64, for the perturbation-graph nodes of each condition (none: the control)."""
+        change_UG = self.without_head(sets)
+        if self.head is None:
+            return change_UG
+        return self.complete(sets, change_UG, self.head.change(self.without_head, sets), 1.0)
+
+    def without_head(self, sets: Sets) -> np.ndarray:
+        """Changes that the Gaussian process alone predicts, (U, G) float64."""
+        summed_UG, kind_U, size_U = self.summed(sets), self.kinds_of(sets), sizes_of(sets)
+        if self._carries_singles and (size_U > 1).any():
+            for setting, rows, members in self._by_setting(sets):
+                carried_RG = self.genes.members(members) @ self._carried(setting)
+                summed_UG[rows] += np.where(size_U[rows, None] > 1, carried_RG, 0.0)
+        if self.magnitude is not None:
+            summed_UG *= self.magnitude.factor(sets, self.genes)[:, None]
+        is_mean_U = self.mean_only_K[kind_U] & (size_U > 0)
+        summed_UG[is_mean_U] = self.mean_SG[self._settings_of(sets)[is_mean_U]]
+        change_UG = self.slope_K[kind_U, None] * summed_UG + self.own_changes(sets)
+        return change_UG if self.measured is None else self.measured.insert(sets, change_UG)
+
+    def _settings_of(self, sets: Sets) -> np.ndarray:
+        """Number of each set's setting, (U,); 0 where the prior has one."""
+        return (
+            settings_of(sets, self.n_kinds)
+            if len(self.target_SG) > 1
+            else np.zeros(len(sets), dtype=np.int64)
+        )
+
+    def _by_setting(self, sets: Sets) -> Iterator[tuple[int, np.ndarray, list[Sequence[int]]]]:
+        """Each setting that occurs, with the rows and the sets of it."""
+        setting_U = self._settings_of(sets)
+        for setting in np.unique(setting_U).tolist():
+            rows = np.flatnonzero(setting_U == setting)
+            yield setting, rows, [sets[row] for row in rows.tolist()]
+
+    @cached_property
+    def _carries_singles(self) -> bool:
+        """Whether combinations take over what a single shows beyond its gene's effect.
+
+        They do as long as training has too few of them to show otherwise.
+        """
+        if self.measured is None or self.uncertainty is None:
+            return False
+        if not self.carries_singles or self.measured.shows_departures:
+            return False
+        covariance = self.uncertainty.covariance
+        parts = [covariance.overall, *([] if covariance.within is None else [covariance.within])]
+        return covariance.nugget <= _LEAST_NUGGET * sum(part.own + part.similar for part in parts)
+
+    @cached_property
+    def _carried_by_setting(self) -> dict[int, np.ndarray]:
+        return {}
+
+    def _carried(self, setting: int) -> np.ndarray:
+        """What each measured single shows beyond its gene's effect, (T, G), as far as the setting takes it."""
+        if setting not in self._carried_by_setting:
+            carried_TG = np.zeros((len(self.genes.trained_T), self.n_genes))
+            for other, share in self._shares_of(setting):
+                singles = singles_in(other, self.genes.trained_T, self.n_kinds)
+                expected_TG = self.summed(singles) + self._targets(singles)
+                carried_TG += share * (self.measured.insert(singles, expected_TG.copy()) - expected_TG)  # type: ignore[union-attr]
+            self._carried_by_setting[setting] = carried_TG
+        return self._carried_by_setting[setting]
+
+    def _shares_of(self, setting: int) -> list[tuple[int, float]]:
+        """Settings whose own part a setting takes, with the share of each: of itself all, if training has it."""
+        if not self.within or self.uncertainty is None:
+            return [(setting, 1.0)]
+        share_S = self.uncertainty.covariance.carried_SS[setting]
+        return [(other, float(share_S[other])) for other in np.flatnonzero(share_S).tolist()]
+
+    def kinds_of(self, sets: Sets) -> np.ndarray:
+        """Place of each condition in :data:`gears.priors._kernels.KINDS`, as if it had not been measured, (U,)."""
+        return kinds_of_sets(self.genes.members(sets).getnnz(axis=1), sizes_of(sets))
+
+    def own_changes(self, sets: Sets) -> np.ndarray:
+        """The part of the changes that is the change of perturbed genes themselves, (U, G)."""
+        slope_K = slopes_of_targets(self.slope_K, len(self.target_SG))
+        return slope_K[self.kinds_of(sets), None] * self._targets(sets)
+
+    def _targets(self, sets: Sets) -> np.ndarray:
+        """Change of each measured gene that is perturbed itself, (U, G); zero for all others."""
+        part_UG = np.zeros((len(sets), self.n_genes))
+        rows, columns = target_cells(sets, self.column_P)
+        part_UG[rows, columns] = self.target_SG[self._settings_of(sets)[rows], columns]
+        return part_UG
+
+    def sd(self, sets: Sets, change_UG: np.ndarray) -> np.ndarray | None:
+        """Standard deviation of the mean changes that the prior predicts, (U, G); None where it is not known."""
+        if self.uncertainty is None:
+            return None
+        return self.uncertainty(sets, change_UG, self.own_changes(sets), self.measured)
+
+    @property
+    def control_sd(self) -> np.ndarray | None:
+        """Standard error of the control mean in predicted changes, (G,); None where it is not known."""
+        return None if self.uncertainty is None else self.uncertainty.control_sd_G
+
+    def summed(self, sets: Sets) -> np.ndarray:
+        """Sum of the genes' effects, without targets, factor and slope."""
+        summed_UG = self.overall(sets)
+        if self.within:
+            for setting, rows, members in self._by_setting(sets):
+                summed_UG[rows] += self.within[setting](members)
+        return summed_UG
+
+    def complete(
+        self, sets: Sets, change_UG: np.ndarray, network_UG: np.ndarray | None, weight: float | None = None
+    ) -> np.ndarray:
+        """The prior's changes with the weighted ones of a network (None where it is not run), (U, G).
+
+        Nothing is added to measured conditions. The weight is that of the model's network by default.
+        """
+        weight = self.network_weight if weight is None else weight
+        if weight == 0 or network_UG is None:
+            return change_UG
+        if self.measured is not None:
+            network_UG = np.where(self.measured.rows(sets)[:, None] < 0, network_UG, 0.0)
+        return np.asarray(change_UG + weight * network_UG)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Everything but `report`, as arrays for a file."""
+        overall = self.overall
+        arrays = {
+            "trained": self.genes.trained_T,
+            **_similar_arrays("similar_", self.genes),
+            "offset": overall.offset_G,
+            "shared": overall.shared_G,
+            "scalars": np.array([np.mean(overall.own), overall.similar, 1.0, self.network_weight]),
+            "slopes": self.slope_K,
+            "mean": self.mean_SG,
+            "mean_only": self.mean_only_K,
+            "coefficient": overall.coefficient_TG,
+            "column": self.column_P,
+            "target": self.target_SG,
+            "settings": np.array([len(self.target_SG), self.n_kinds, self.carries_singles]),
+        }
+        if isinstance(overall.own, np.ndarray):
+            arrays["each"] = overall.own
+        if self.within:
+            first = self.within[0]
+            arrays |= {
+                **_similar_arrays(_WITHIN, first.genes),
+                f"{_WITHIN}scalars": np.array([first.own, first.similar]),
+                f"{_WITHIN}offset": np.stack([part.offset_G for part in self.within]),
+                f"{_WITHIN}shared": np.stack([part.shared_G for part in self.within]),
+                f"{_WITHIN}coefficient": np.stack([part.coefficient_TG for part in self.within]),
+            }
+        if self.magnitude is not None:
+            options = [self.magnitude.offset, self.magnitude.own, self.magnitude.similar]
+            arrays |= {"factor": np.array(options), "factor_coefficient": self.magnitude.coefficient_T}
+        if self.head is not None:
+            arrays |= {f"{_HEAD}{name}": array for name, array in self.head.arrays().items()}
+        if self.uncertainty is not None:
+            arrays |= {f"{_SD}{name}": array for name, array in self.uncertainty.arrays().items()}
+        return arrays if self.measured is None else arrays | self.measured.arrays()
+
+    @classmethod
+    def from_arrays(
+        cls, arrays: Mapping[str, np.ndarray], report: Mapping[str, Any] | None = None
+    ) -> GenePrior:
+        """The prior that :meth:`arrays` describes; KeyError or ValueError for arrays that do not fit together."""
+        if "pooled_trained" in arrays:
+            arrays = _with_settings_in_one(arrays)
+        trained_T, target_SG = arrays["trained"], np.atleast_2d(arrays["target"])
+        shape = (len(arrays["column"]), len(trained_T))
+        genes = GeneSimilarity(trained_T, _csr(arrays, "similar_", shape))
+        n_genes = len(arrays["offset"])
+        if arrays["coefficient"].shape != (len(trained_T), n_genes) or target_SG.shape[1] != n_genes:
+            msg = f"the prior's tables disagree: {arrays['coefficient'].shape} coefficients, {n_genes} genes"
+            raise ValueError(msg)
+        own, similar, slope, network_weight = map(float, arrays["scalars"])
+        overall = Effects(
+            genes, arrays["offset"], arrays["shared"], arrays.get("each", own), similar, arrays["coefficient"]
+        )
+        within: tuple[Effects, ...] = ()
+        if f"{_WITHIN}scalars" in arrays:
+            of_setting = GeneSimilarity(trained_T, _csr(arrays, _WITHIN, shape))
+            own_within, similar_within = map(float, arrays[f"{_WITHIN}scalars"])
+            tables = (arrays[f"{_WITHIN}{name}"] for name in ("offset", "shared", "coefficient"))
+            within = tuple(
+                Effects(of_setting, offset_G, shared_G, own_within, similar_within, coefficient_TG)
+                for offset_G, shared_G, coefficient_TG in zip(*tables, strict=True)
+            )
+        magnitude = None
+        if "factor" in arrays:
+            offset, own_share, similar_share = map(float, arrays["factor"])
+            magnitude = Magnitude(offset, own_share, similar_share, arrays["factor_coefficient"])
+        _, n_kinds, carries = map(int, arrays.get("settings", (1, 1, 1)))
+        uncertainty = None
+        if sd_arrays := _starting(arrays, _SD):
+            uncertainty = Uncertainty.from_arrays(
+                sd_arrays, genes, within[0].genes if within else None, n_kinds
+            )
+        head_arrays = _starting(arrays, _HEAD)
+        head = Head.from_arrays(head_arrays, arrays["column"], n_kinds) if head_arrays else None
+        if head is not None and len(head.inputs.noise_G) != n_genes:
+            msg = f"the prior is for {n_genes} genes and its head for {len(head.inputs.noise_G)}, of another model"
+            raise ValueError(msg)
+        if "slopes" in arrays:
+            slope_K, mean_SG, mean_only_K = (
+                arrays["slopes"],
+                np.atleast_2d(arrays["mean"]),
+                arrays["mean_only"],
+            )
+        else:  # a file of an earlier version: one slope for all conditions, measured ones too
+            slope_K, mean_SG = np.full(N_KINDS, slope), np.zeros_like(target_SG)
+            mean_only_K = np.zeros(N_KINDS, dtype=bool)
+        return cls(
+            overall, arrays["column"], target_SG, mean_SG, within, n_kinds, slope_K, mean_only_K, magnitude,
+            network_weight, dict(report or {}), uncertainty, head, Measured.from_arrays(arrays), bool(carries),
+        )  # fmt: skip
+
+
+def slopes_of_targets(slope_K: np.ndarray, n_settings: int) -> np.ndarray:
+    """Factors on the change of perturbed genes themselves, by those on everything.
+
+    With several settings that change is not shrunk with what carries over from one to another.
+    """
+    return slope_K if n_settings == 1 else np.maximum(slope_K, 1.0)
+
+
+def _similar_arrays(prefix: str, genes: GeneSimilarity) -> dict[str, np.ndarray]:
+    return {f"{prefix}{name}": getattr(genes.similar_PT, name) for name in _CSR}
+
+
+def _csr(arrays: Mapping[str, np.ndarray], prefix: str, shape: tuple[int, int]) -> sparse.csr_matrix:
+    similar_PT = sparse.csr_matrix(tuple(arrays[f"{prefix}{name}"] for name in _CSR), shape=shape)
+    check_compressed("the prior's table of similarities", similar_PT)
+    return similar_PT
+
+
+def _starting(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
+    """The arrays whose names begin so, without it."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _with_settings_in_one(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays of an earlier version, which held one prior of all settings and one of each, in the form of one."""
+    pooled, own_similar = _starting(arrays, "pooled_"), _starting(arrays, "own_")
+    own = [_starting(arrays, f"own{setting}_") for setting in range(int(arrays["settings"][0]))]
+    stacked = {
+        name: np.stack([part[name] for part in own]) for name in ("offset", "shared", "coefficient", "target")
+    }
+    scalars = pooled["scalars"].copy()
+    scalars[3] = arrays["network_weight"] if "network_weight" in arrays else arrays["gate"]
+    slope = float(pooled["slopes"][0] if "slopes" in pooled else scalars[2])
+    similar = {name: (pooled | own_similar)[f"similar_{name}"] for name in _CSR}
+    within = {name: stacked[name] for name in ("offset", "shared", "coefficient")} | similar
+    return {
+        **pooled,
+        **{name: array for name, array in arrays.items() if name.startswith((_SD, "measured_"))},
+        **{f"{_WITHIN}{name}": array for name, array in within.items()},
+        f"{_WITHIN}scalars": own[0]["scalars"][:2],
+        "scalars": scalars,
+        "settings": np.append(arrays["settings"], 0),
+        "mean": np.zeros_like(stacked["target"]),
+        "target": stacked["target"] * slope / max(slope, 1.0),
+    }

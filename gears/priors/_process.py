@@ -1,0 +1,501 @@
+"""The training conditions of a prior, and the Gaussian process over them in one setting or several.
+
+A *setting* is a context with a type of perturbation. With one, every covariance (:data:`gears.priors._kernels.NAMES`)
+counts once, the level is regressed with the effects, and the prediction of each condition from the others follows from
+the same decomposition. With several, changes depart from the mean of each setting, and every covariance but the offset
+counts over all conditions and again within settings: how much a gene does alike in all of them is found, not assumed.
+What is held out together there (:attr:`PriorData.group_C`) is predicted by a regression without it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from gears.conditions import FEWEST_COMBINATIONS
+from gears.priors._evidence import EvidenceWeights, fit_weights, sample
+from gears.priors._kernels import (
+    MOST_EXACT,
+    MOST_FEATURES,
+    NAMES,
+    AdditiveCovariance,
+    Features,
+    GeneSimilarity,
+    Similarity,
+    gene_features,
+    mixed,
+    settings_of,
+    sizes_of,
+    specific_covariance,
+    training_kernels,
+)
+from gears.priors._posterior import ConditionCovariance, Posterior, left_out_variance
+from gears.priors._prior import Effects
+from gears.priors._regression import Spectrum, solve_in
+from gears.priors._uncertainty import condition_variance
+
+# Conditions from which on shrinking what they share is tried: fewer do not tell what it does.
+_SHRUNK_LEVEL = 15
+_NOISE_FLOOR = 1e-3
+DEPARTURE_SHARE = 0.15
+"""Variance of the departure of several genes from the sum of their effects, as a share of that of the sum, as long as
+training has no combinations. Changes of Norman's pairs have a cosine of 0.93 with the sum, and 1 - 0.93^2 = 0.14."""
+_SHARE_COUNTS_AS = 4.0  # combinations, where training has fewer
+MOST_FOLDS = 10
+FEW_FOLDS = 3  # of very many conditions, which fewer folds predict as well
+CARRIES = (1.0, 0.0)
+"""Factors on the mean of what settings have of their own, for a setting without conditions."""
+WITHIN = "within "
+"""Begins the names of covariances within settings."""
+
+
+@dataclass(frozen=True)
+class PriorData:
+    """What the prior is fitted to: the training conditions, without the control.
+
+    Attributes
+    ----------
+    sets
+        Perturbation-graph nodes of each of the C conditions, with context and type where the screen has several
+        (:class:`gears.conditions.NodeSet`).
+    delta_CG
+        Their mean expression minus the control mean of their setting, float64.
+    variance_G
+        Variance of a cell's expression within a condition, pooled.
+    n_C
+        Cells of each condition.
+    control_mean_SG
+        Control mean of each setting; (G,) for one.
+    column_P
+        Column of each node among the measured genes, -1 where it is not measured.
+    further
+        More similarities by name, to the same trained nodes.
+    n_control
+        Control cells; infinite where their mean is exact.
+    groups
+        Conditions of the same number are held out together; None where each is by itself.
+    n_kinds
+        Types of perturbation; settings are numbered ``context x n_kinds + kind``.
+    """
+
+    sets: tuple[tuple[int, ...], ...]
+    delta_CG: np.ndarray
+    variance_G: np.ndarray
+    n_C: np.ndarray
+    control_mean_SG: np.ndarray
+    column_P: np.ndarray
+    genes: GeneSimilarity
+    further: Mapping[str, Similarity] = field(default_factory=dict)
+    n_control: float = math.inf
+    groups: np.ndarray | None = None
+    n_kinds: int = 1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "control_mean_SG", np.atleast_2d(self.control_mean_SG))
+        n_conditions, n_genes = self.delta_CG.shape
+        for name, length in (("sets", n_conditions), ("n_C", n_conditions), ("variance_G", n_genes)):
+            if len(getattr(self, name)) != length:
+                msg = f"{name} has {len(getattr(self, name))} entries; the changes are {self.delta_CG.shape}"
+                raise ValueError(msg)
+        if any(not nodes for nodes in self.sets):
+            msg = "the prior is fitted to perturbed conditions; leave the control out"
+            raise ValueError(msg)
+        if taken := sorted(set(NAMES) & set(self.further)):
+            msg = (
+                f"a similarity of genes is named {taken[0]!r}, as a part of the prior is; choose another name"
+            )
+            raise ValueError(msg)
+
+    @property
+    def n_settings(self) -> int:
+        """Number of settings, S, with and without training conditions."""
+        return len(self.control_mean_SG)
+
+    @property
+    def setting_C(self) -> np.ndarray:
+        """Setting of each condition."""
+        return settings_of(self.sets, self.n_kinds)
+
+    @property
+    def group_C(self) -> np.ndarray:
+        """What is held out together."""
+        return np.arange(len(self.sets)) if self.groups is None else self.groups
+
+    @property
+    def holds_settings_out(self) -> bool:
+        """Whether each setting is held out whole, as where predictions are for contexts that training never sees."""
+        pairs = np.unique(np.stack([self.setting_C, self.group_C]), axis=1)
+        n_settings = len(np.unique(self.setting_C))
+        return self.n_settings > 1 and len(np.unique(self.group_C)) > 1 and pairs.shape[1] == n_settings
+
+    def sampling_noise(self) -> tuple[np.ndarray, np.ndarray]:
+        """Sampling variance of every condition and gene as a product: (C,), around 1, and (G,)."""
+        typical = 1 / float((1 / self.n_C).mean())
+        return typical / self.n_C, self.variance_G / typical
+
+    def sets_of(self, rows: np.ndarray) -> list[tuple[int, ...]]:
+        """Sets of some conditions."""
+        return [self.sets[row] for row in rows.tolist()]
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Effects by one way of regressing, and what it predicts for held-out conditions; both without targets.
+
+    Attributes
+    ----------
+    level_SG, coefficient_CG
+        Level of each setting, and coefficients of the departures from it.
+    held_out_CG, mean_CG, variance_C
+        Prediction of each condition without its group, the level there, and the variance of the prediction.
+    overall
+        Covariance over all conditions, with what its features omit.
+    spectrum
+        Of all conditions; None for a single one, which has no departure.
+    carry
+        Factor on the mean of what other settings have of their own, for a setting without conditions.
+    """
+
+    process: Process
+    level_SG: np.ndarray
+    coefficient_CG: np.ndarray
+    held_out_CG: np.ndarray
+    mean_CG: np.ndarray
+    variance_C: np.ndarray
+    overall: AdditiveCovariance
+    spectrum: Spectrum | None
+    carry: float = CARRIES[0]
+
+    @property
+    def is_level_shrunk(self) -> bool:
+        """Whether the level is shrunk with each gene's strength."""
+        return self.spectrum is not None and self.spectrum.level is not None
+
+    def effects(self) -> tuple[Effects, tuple[Effects, ...]]:
+        """Effects over all conditions, and those that each setting has besides: none with one setting."""
+        data, within = self.process.data, self.process.within
+        of = partial(Effects.of, is_level_free=not self.is_level_shrunk)
+        if within is None:
+            return of(self.overall, data.sets, self.coefficient_CG, self.level_SG[0]), ()
+        setting_C, parts = data.setting_C, []
+        for setting in range(data.n_settings):
+            rows, factor = np.flatnonzero(setting_C == setting), 1.0
+            if not len(rows):
+                rows = np.flatnonzero(setting_C % data.n_kinds == setting % data.n_kinds)
+                factor = self.carry / max(1, len(np.unique(setting_C[rows])))
+            coefficient_RG = factor * self.coefficient_CG[rows]
+            parts.append(of(within, data.sets_of(rows), coefficient_RG, self.level_SG[setting]))
+        no_level_G = np.zeros(self.coefficient_CG.shape[1])
+        return of(self.overall, data.sets, self.coefficient_CG, no_level_G), tuple(parts)
+
+    def certainty(self) -> tuple[ConditionCovariance, Posterior | None]:
+        """Covariance of any condition with the training conditions, and what these explain of its variance."""
+        process, rows = self.process, np.arange(len(self.coefficient_CG))
+        level = 0.0 if self.spectrum is None else self.spectrum.level or 0.0
+        covariance, member_CR = process.condition_covariance(self.overall, rows, level, self.carry)
+        if self.spectrum is None:
+            return covariance, None
+        return covariance, Posterior.of(self.spectrum, member_CR, process.typical)
+
+
+@dataclass(frozen=True)
+class Process:
+    """The Gaussian process of some conditions: weights of its covariances by their evidence, and the noise.
+
+    Attributes
+    ----------
+    rest_CG
+        Changes without those of perturbed genes themselves.
+    noise_C, noise_G
+        Sampling variance of each condition and gene is the product of these.
+    typical
+        Size of `noise_G`.
+    overall, within
+        Covariance over all conditions, and that within settings; None with one setting.
+    """
+
+    data: PriorData
+    rest_CG: np.ndarray
+    weights: EvidenceWeights
+    noise_C: np.ndarray
+    noise_G: np.ndarray
+    typical: float
+    overall: AdditiveCovariance
+    within: AdditiveCovariance | None
+
+    @classmethod
+    def of(cls, data: PriorData, rest_CG: np.ndarray) -> Process:
+        """With weights by the evidence of the conditions (a fixed sample of many)."""
+        noise_C, noise_G = data.sampling_noise()
+        size = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean()) or 1.0
+        rows, further = sample(len(rest_CG)), set(data.further)
+        sets, departure_CG = data.sets_of(rows), rest_CG[rows]
+        kernels = training_kernels(
+            sets, data.genes.among(sets), {name: part.among(sets) for name, part in data.further.items()}
+        )
+        if data.n_settings > 1:
+            # the levels of the settings take the place of the offset
+            setting_R = data.setting_C[rows]
+            departure_CG = departure_CG - levels(rest_CG, data)[setting_R]
+            same_RR = setting_R[:, None] == setting_R[None, :]
+            kernels = {name: kernel for name, kernel in kernels.items() if name != "offset"}
+            kernels |= {WITHIN + name: kernel * same_RR for name, kernel in kernels.items()}
+            further |= {WITHIN + name for name in data.further}
+        if not departure_CG.any():
+            # nothing to explain: the evidence of noise alone, since that of zeros has no maximum
+            departure_CG = np.full_like(departure_CG, np.sqrt(size))
+        weights = fit_weights(departure_CG, kernels, size * noise_C[rows], sizes_of(sets), further)
+        gene = sum(weight for name, weight in weights.kernels.items() if name != "offset")
+        weights = _with_departures(weights, sizes_of(sets), gene)
+        noise_G = np.maximum(weights.noise * noise_G, _NOISE_FLOOR * size)
+        overall = _mixed_covariance(data, weights.kernels)
+        within = _mixed_covariance(data, weights.kernels, WITHIN) if data.n_settings > 1 else None
+        process = cls(data, rest_CG, weights, noise_C, noise_G, weights.noise * size, overall, within)
+        if process.exact or within is None:
+            return process
+        omitted = _features(overall, data.sets, MOST_FEATURES // 2).omitted
+        return dataclasses.replace(process, overall=dataclasses.replace(overall, omitted=omitted))
+
+    @property
+    def exact(self) -> bool:
+        """Whether all pairs of conditions are looked at; features of genes replace them for very many conditions."""
+        return len(self.noise_C) <= MOST_EXACT
+
+    def regressions(self) -> list[Regression]:
+        """Ways of regressing, among which held-out predictions choose; the first where they do not tell.
+
+        With one setting a level that is shrunk with each gene's strength, and a free one. With several, settings
+        without conditions take the mean of what the others have of their own, or none of it.
+        """
+        if self.within is not None:
+            return self._by_folds()
+        tries_shrunk = self.exact and len(self.data.sets) >= _SHRUNK_LEVEL
+        mean_CG = mean_of_others(self.rest_CG)
+        return [
+            self._leave_one_out(mean_CG, free_level=free)
+            for free in ((False, True) if tries_shrunk else (True,))
+        ]
+
+    def _leave_one_out(self, mean_CG: np.ndarray, *, free_level: bool) -> Regression:
+        """With one setting, whose conditions are held out one by one."""
+        part, sets, noise_C = self.overall, self.data.sets, self.noise_C
+        unexplained_C = self.weights.unexplained(sizes_of(sets))
+        if self.exact:
+            signal_CC = specific_covariance(sets, part.genes, part.shared, part.own, part.similar)
+            signal_CC[np.diag_indices(len(signal_CC))] += unexplained_C
+            spectrum = Spectrum.of(signal_CC, noise_C, None if free_level else self.weights.kernels["offset"])
+        else:
+            features = gene_features(
+                part.genes.members(sets), part.genes, part.shared, part.own, part.similar
+            )
+            spectrum = Spectrum.of_features(features, unexplained_C, noise_C, self.typical)
+            part = dataclasses.replace(part, omitted=features.omitted)
+        solution = solve_in(spectrum, self.rest_CG, self.noise_G)
+        return Regression(
+            self,
+            solution.level_G[None],
+            solution.coefficient_CG,
+            solution.left_out_CG,
+            mean_CG,
+            left_out_variance(spectrum, noise_C, self.typical),
+            part,
+            spectrum,
+        )
+
+    def _by_folds(self) -> list[Regression]:
+        """With several settings, by groups of conditions; one regression for each of :data:`CARRIES`."""
+        data, every = self.data, np.arange(len(self.rest_CG))
+        held_out = {carry: np.zeros_like(self.rest_CG) for carry in CARRIES}
+        variance = {carry: np.zeros(len(every)) for carry in CARRIES}
+        mean_CG = np.zeros_like(self.rest_CG)
+        for is_out_C in _folds(data.group_C, MOST_FOLDS if self.exact else FEW_FOLDS):
+            rows, out = np.flatnonzero(~is_out_C), np.flatnonzero(is_out_C)
+            level_SG, coefficient_RG, spectrum = self._solved(rows)
+            mean_CG[out] = level_SG[data.setting_C[out]]
+            posterior = None
+            for carry in CARRIES:
+                held_out[carry][out] = mean_CG[out] + self._across(out, rows, carry) @ coefficient_RG
+                covariance, member_CR = self.condition_covariance(self.overall, rows, 0.0, carry)
+                if posterior is None and spectrum is not None:  # it does not depend on what is carried
+                    posterior = Posterior.of(spectrum, member_CR, self.typical)
+                variance[carry][out] = condition_variance(covariance, posterior, data.sets_of(out))
+        level_SG, coefficient_CG, spectrum = self._solved(every)
+        return [
+            Regression(
+                self, level_SG, coefficient_CG, held_out[carry], mean_CG, variance[carry], self.overall, spectrum, carry
+            )
+            for carry in CARRIES
+        ]  # fmt: skip
+
+    def _solved(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, Spectrum | None]:
+        """Level of every setting, coefficients of the departures from it, and spectrum, from some of the conditions."""
+        setting_R, level_SG = self.data.setting_C[rows], levels(self.rest_CG[rows], self.data, rows)
+        departure_RG = self.rest_CG[rows] - level_SG[setting_R]
+        if len(rows) < 2:
+            return level_SG, np.zeros_like(departure_RG), None
+        sets, noise_R = self.data.sets_of(rows), self.noise_C[rows]
+        unexplained_R = self.weights.unexplained(sizes_of(sets))
+        if self.exact:
+            signal_RR = self._across(rows, rows, 0.0)
+            signal_RR[np.diag_indices(len(rows))] += unexplained_R
+            spectrum = Spectrum.of(signal_RR, noise_R)
+        else:
+            spectrum = Spectrum.of_features(self._features(rows), unexplained_R, noise_R, self.typical)
+        solution = solve_in(spectrum, departure_RG, self.noise_G)
+        return level_SG + solution.level_G, solution.coefficient_CG, spectrum
+
+    def _across(self, out: np.ndarray, rows: np.ndarray, carry: float) -> np.ndarray:
+        """Covariance of conditions that are held out with some others, (out, rows)."""
+        assert self.within is not None
+        setting_C = self.data.setting_C
+        carried_SS = self._carried(setting_C[rows], carry)
+        sets = [self.data.sets_of(part) for part in (out, rows)]
+        covariance = carried_SS[setting_C[out]][:, setting_C[rows]]
+        covariance *= _covariance(self.within, *sets)
+        covariance += _covariance(self.overall, *sets)
+        return covariance
+
+    def _carried(self, setting_R: np.ndarray, carry: float) -> np.ndarray:
+        """How much of each setting's own part a condition of any setting takes, (S, S).
+
+        A setting without conditions takes `carry` times the mean of the settings of its type.
+        """
+        n_kinds, known, carried_SS = self.data.n_kinds, np.unique(setting_R), np.eye(self.data.n_settings)
+        for setting in np.setdiff1d(np.arange(len(carried_SS)), known).tolist():
+            alike = known[known % n_kinds == setting % n_kinds]
+            carried_SS[setting] = 0.0
+            carried_SS[setting, alike] = carry / max(1, len(alike))
+        return carried_SS
+
+    def condition_covariance(
+        self, overall: AdditiveCovariance, rows: np.ndarray, level: float, carry: float
+    ) -> tuple[ConditionCovariance, sparse.csr_matrix]:
+        """Covariance of any condition with some of the training conditions, and which columns these are members of."""
+        more: dict[str, Any] = {}
+        if self.within is not None:
+            carried_SS = self._carried(self.data.setting_C[rows], carry)
+            more = {"within": self.within, "carried_SS": carried_SS, "n_kinds": self.data.n_kinds}
+        return ConditionCovariance.of(self.data.sets_of(rows), overall, level, self.weights, **more)
+
+    def _features(self, rows: np.ndarray) -> Features:
+        """Features of what all conditions share, and beside them of each setting's own."""
+        assert self.within is not None
+        sets, setting_R = self.data.sets_of(rows), self.data.setting_C[rows]
+        settings = np.unique(setting_R).tolist()
+        shared = _features(self.overall, sets, MOST_FEATURES // 2)
+        blocks, rest_R = [shared.feature_CM], shared.rest_C.copy()
+        for setting in settings:
+            at = np.flatnonzero(setting_R == setting)
+            part = _features(
+                self.within, [sets[row] for row in at.tolist()], MOST_FEATURES // (2 * len(settings))
+            )
+            block = np.zeros((len(rows), part.feature_CM.shape[1]))
+            block[at] = part.feature_CM
+            rest_R[at] += part.rest_C
+            blocks.append(block)
+        return Features(np.hstack(blocks), rest_R)
+
+    def report(self) -> dict[str, Any]:
+        """Weights, noise and unexplained variances in plain values."""
+        parts: dict[str, dict[str, float]] = {"weights": {}}
+        for name, weight in self.weights.kernels.items():
+            part = "weights_within_settings" if name.startswith(WITHIN) else "weights"
+            parts.setdefault(part, {})[name.removeprefix(WITHIN)] = weight
+        return {
+            **parts,
+            "exact": self.exact,
+            "noise": self.weights.noise,
+            "unexplained": self.weights.nugget,
+            "unexplained_several_genes": self.weights.multiple,
+        }
+
+
+def levels(change_RG: np.ndarray, data: PriorData, rows: np.ndarray | None = None) -> np.ndarray:
+    """Mean change of each setting's conditions (those of `rows`; all by default), (S, G).
+
+    A setting without conditions gets the mean of the settings of its type that have any (of all, where there is none),
+    one with a single condition lies halfway.
+    """
+    n_settings, n_kinds = data.n_settings, data.n_kinds
+    setting_R = data.setting_C if rows is None else data.setting_C[rows]
+    level_SG = np.zeros((n_settings, change_RG.shape[1]))
+    n_S = np.bincount(setting_R, minlength=n_settings)
+    for setting in np.flatnonzero(n_S):
+        level_SG[setting] = change_RG[setting_R == setting].mean(axis=0)
+    known = level_SG.copy()
+    for setting in np.flatnonzero(n_S < 2):
+        alike = (np.arange(n_settings) % n_kinds == setting % n_kinds) & (n_S > 0)
+        others = known[alike] if alike.any() else known[n_S > 0]
+        if len(others):
+            level_SG[setting] = (n_S[setting] * known[setting] + others.mean(axis=0)) / (n_S[setting] + 1)
+    return level_SG
+
+
+def mean_of_others(values_CG: np.ndarray) -> np.ndarray:
+    """Mean over the other rows, for each row (C, G); of a single row itself."""
+    if len(values_CG) < 2:
+        return values_CG
+    return np.asarray((values_CG.sum(axis=0) - values_CG) / (len(values_CG) - 1))
+
+
+def _folds(group_C: np.ndarray, most: int) -> Iterator[np.ndarray]:
+    """Groups dealt into at most `most` folds; which conditions are out, (C,) bool."""
+    groups = np.unique(group_C)
+    order = np.random.Generator(np.random.Philox(key=len(groups))).permutation(len(groups))
+    n_folds = min(most, len(groups))
+    for fold in range(n_folds):
+        yield np.isin(group_C, groups[order[fold::n_folds]])
+
+
+def _mixed_covariance(
+    data: PriorData, weight_of: Mapping[str, float], prefix: str = ""
+) -> AdditiveCovariance:
+    """The covariance with the weights whose names begin so: all similarities in the proportion of theirs."""
+    similarities = {"GO": data.genes, **data.further}
+    weights = [weight_of[prefix + name] for name in similarities]
+    return AdditiveCovariance(
+        mixed(tuple(similarities.values()), weights),
+        weight_of[prefix + "shared"],
+        weight_of[prefix + "own"],
+        float(sum(weights)),
+    )
+
+
+def _with_departures(weights: EvidenceWeights, size_C: np.ndarray, gene: float) -> EvidenceWeights:
+    """The weights with a variance for departures of combinations, of which training has none or few.
+
+    `gene` is the variance of a single gene's effects.
+    """
+    n = int((size_C > 1).sum())
+    if n >= FEWEST_COMBINATIONS or n == len(size_C):
+        return weights
+    variance = n * weights.multiple + _SHARE_COUNTS_AS * DEPARTURE_SHARE * 2 * gene
+    return dataclasses.replace(weights, multiple=variance / (n + _SHARE_COUNTS_AS))
+
+
+def _covariance(
+    part: AdditiveCovariance, out: Sequence[Sequence[int]], sets: Sequence[Sequence[int]]
+) -> np.ndarray:
+    """Between two lists of sets, (out, sets)."""
+    genes, half = part.genes, part.similar / 2
+    own_T = np.full(len(genes.trained_T), part.own)
+    if part.omitted is not None:
+        own_T -= part.omitted.excess(1.0)
+    own_TT = sparse.diags(own_T)
+    covariance = np.asarray((genes.members(out) @ own_TT @ genes.members(sets).T).toarray())
+    covariance += half * np.asarray((genes.members(sets) @ genes.similarity(out).T).T)
+    covariance += half * np.asarray(genes.members(out) @ genes.similarity(sets).T)
+    return covariance + np.outer(part.shared * sizes_of(out), sizes_of(sets))
+
+
+def _features(part: AdditiveCovariance, sets: Sequence[Sequence[int]], most: int) -> Features:
+    """Of some sets; genes that these do not hold are excluded."""
+    genes = part.genes.among(sets)
+    return gene_features(genes.members(sets), genes, part.shared, part.own, part.similar, most)

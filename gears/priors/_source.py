@@ -1,0 +1,272 @@
+"""What the prior of a PertData is fitted to and scored by, fitting it, and its cache."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy import sparse
+
+from gears.conditions import Condition
+from gears.core._numbers import unit_rows
+from gears.data.screen._prepared import PreparedScreen
+from gears.data.screen._statistics import variance_within
+from gears.data.splits._split import perturbed_in
+from gears.evaluation._fitted import by_setting
+from gears.evaluation.metrics._decisive import pearson_delta_ref, relative_error
+from gears.evaluation.truth import Truth
+from gears.files._cache import cached_arrays
+from gears.files._mapped import release, row_blocks
+from gears.graphs._annotation import GeneAnnotation
+from gears.graphs._go import jaccard
+from gears.graphs._knowledge import cosines
+from gears.graphs._similarities import SIMILARITIES, PriorInputs, columns_of, similarity_key
+from gears.priors._evidence import sample
+from gears.priors._fit import Criterion, FittedPrior, fit_prior
+from gears.priors._kernels import ComputedSimilarity, GeneSimilarity
+from gears.priors._prior import GenePrior
+from gears.priors._process import PriorData, mean_of_others
+
+if TYPE_CHECKING:
+    from gears.pertdata import PertData
+
+MOST_JUDGED, FEWEST_JUDGED, JUDGED_VALUES = 2000, 200, 10_000_000
+"""Conditions whose predictions decide among candidates: of more a fixed sample is taken, of so many values (conditions
+x genes) fewer, but not fewer than the second."""
+_ROWS = 2048
+_BLOCK_VALUES = 1 << 17  # conditions x genes of a block
+
+FORMAT = 17  # raise when a prior of the same key would come out differently
+NO_INPUTS = PriorInputs()
+
+
+def prior_data(pert_data: PertData, conditions: Sequence[Condition], inputs: PriorInputs) -> PriorData:
+    """Training conditions of all settings, with their changes against the control of their context."""
+    screen, statistics, annotation = pert_data.screen, pert_data.screen.statistics, pert_data.annotation
+    ids = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
+    nodes = [pert_data.condition_nodes(condition) for condition in conditions]
+    names = [str(name) for name in pert_data.pert_names]
+    first = screen.control_of[ids[0]]
+    n_kinds = max(1, len(screen.kinds))
+    control_mean_SG = np.repeat(screen.model_contexts.control_mean_KG, n_kinds, axis=0)
+    if len(control_mean_SG) == 1:
+        control_mean_SG = np.asarray(statistics.mean[first], dtype=np.float64)
+    groups = groups_of(pert_data, conditions)
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    return PriorData(
+        tuple(members if isinstance(members, tuple) else tuple(members) for members in nodes),
+        statistics.delta(ids),
+        variance_within(statistics, ids),
+        np.asarray(statistics.n[ids], dtype=np.float64),
+        control_mean_SG,
+        columns_of(pert_data),
+        go_similarity(annotation, names, nodes),
+        further_similarities(pert_data, nodes, inputs),
+        float(statistics.n[first]),
+        np.array([numbers[group] for group in groups], dtype=np.int64),
+        n_kinds,
+    )
+
+
+def groups_of(pert_data: PertData, conditions: Sequence[Condition]) -> list[Hashable]:
+    """What is held out together where predictions of unseen conditions are imitated.
+
+    Every condition by itself in a screen with one setting, or where the split holds out single conditions of single
+    contexts; contexts, where it holds whole contexts out and two or more train; else conditions in all their contexts.
+    """
+    name = "" if pert_data.split is None else pert_data.split.name
+    if len(pert_data.screen.settings) == 1 or name == "unit_held_out":
+        return list(range(len(conditions)))
+    if name == "context_held_out" and len({condition.context for condition in conditions}) > 1:
+        return [condition.context for condition in conditions]
+    return [condition.genes for condition in conditions]
+
+
+def fit_to(
+    pert_data: PertData, conditions: Sequence[Condition], inputs: PriorInputs = NO_INPUTS
+) -> FittedPrior:
+    """The prior of training conditions, fitted whatever the cache holds; of very many a fixed sample decides."""
+    screen, data = pert_data.screen, prior_data(pert_data, conditions, inputs)
+    judged = sample(len(conditions), most_judged(len(screen.gene_names)))
+    parts: list[tuple[np.ndarray, Criterion]] = []
+    for view, rows in by_setting(screen, conditions):
+        inside, deciding = np.flatnonzero(np.isin(judged, rows)), np.flatnonzero(np.isin(rows, judged))
+        if len(inside):
+            members = [conditions[row] for row in rows.tolist()]
+            plain = [member.plain for member in members]
+            known_mean_UG = means_without(screen, members, deciding)
+            judged_here = [plain[row] for row in deciding.tolist()]
+            truth = Truth.of(view, judged_here, pooled=plain, reference_mean_G=known_mean_UG)
+            parts.append((inside, criterion_of(truth, clip=screen.nonnegative)))
+
+    def in_settings(delta_UG: np.ndarray) -> np.ndarray:
+        error_U = np.empty(len(judged))
+        for rows, part in parts:
+            error_U[rows] = part(delta_UG[rows])
+        return error_U
+
+    return dataclasses.replace(fit_prior(data, in_settings, judged), inputs=inputs)
+
+
+def further_similarities(
+    pert_data: PertData, nodes: Sequence[Sequence[int]], inputs: PriorInputs
+) -> dict[str, ComputedSimilarity]:
+    """Those of :data:`SIMILARITIES` that say something about the conditions' genes, by name."""
+    decide = [nodes[row] for row in sample(len(nodes)).tolist()]
+    tables = {name: table_of(pert_data, inputs) for name, table_of in SIMILARITIES.items()}
+    found = {name: vector_similarity(table, nodes) for name, table in tables.items() if table is not None}
+    return {name: similarity for name, similarity in found.items() if similarity.is_informative(decide)}
+
+
+def vector_similarity(
+    vectors_PH: np.ndarray | sparse.csr_matrix, nodes: Sequence[Sequence[int]]
+) -> ComputedSimilarity:
+    """Cosine of the vectors of all nodes and those that occur in `nodes`.
+
+    A node without a vector (NaN or all zero) is like no other.
+    """
+    if isinstance(vectors_PH, np.ndarray):
+        unit_PH = unit_rows(np.nan_to_num(np.asarray(vectors_PH, dtype=np.float64)))
+        return ComputedSimilarity(
+            lambda one, other: unit_PH[one] @ unit_PH[other].T, _nodes_in(nodes), len(unit_PH)
+        )
+    return ComputedSimilarity(
+        lambda one, other: cosines(vectors_PH[one], vectors_PH[other]), _nodes_in(nodes), vectors_PH.shape[0]
+    )
+
+
+def _nodes_in(nodes: Sequence[Sequence[int]]) -> np.ndarray:
+    """Nodes that occur in some sets, ascending, (T,) int64."""
+    return np.unique(np.array([node for members in nodes for node in members], dtype=np.int64))
+
+
+def go_similarity(
+    annotation: GeneAnnotation, pert_names: Sequence[str], nodes: Sequence[Sequence[int]]
+) -> GeneSimilarity:
+    """Jaccard similarity of GO terms of all nodes to those that occur in `nodes`; a gene is 1 to itself."""
+    trained_T = _nodes_in(nodes)
+    names = [str(name) for name in pert_names]
+    of_trained = annotation.rows([names[node] for node in trained_T])
+    blocks = []
+    for start in range(0, len(names), _ROWS):
+        block = jaccard(annotation.rows(names[start : start + _ROWS]), of_trained)
+        here = (trained_T >= start) & (trained_T < start + _ROWS)
+        block[trained_T[here] - start, np.flatnonzero(here)] = 1.0
+        blocks.append(sparse.csr_matrix(block))
+    return GeneSimilarity(trained_T, sparse.csr_matrix(sparse.vstack(blocks, format="csr")))
+
+
+def criterion_of(truth: Truth, *, clip: bool = True) -> Criterion:
+    """Error of predicted changes of U conditions, for choices among predictions, (U,); lower is better.
+
+    It is ``relative_error`` minus ``pearson_delta_ref`` of the decisive metrics: the size and the pattern of what is
+    specific to a perturbation. Block by block of conditions: small arrays stay in the cache.
+
+    Parameters
+    ----------
+    truth
+        Its reference is the train mean of each prediction, (U, G): mean of the conditions that it is made from, without
+        the condition itself, since a mean that held it would be beaten by its own opposite.
+    """
+    truth = truth.for_choices()
+    n_conditions, n_genes = truth.mean_UG.shape
+    step = max(1, _BLOCK_VALUES // max(1, n_genes))
+    slices = [slice(start, start + step) for start in range(0, n_conditions, step)]
+    blocks = [(rows, truth.subset(rows)) for rows in slices]
+
+    def criterion(delta_UG: np.ndarray) -> np.ndarray:
+        error_U = np.empty(len(delta_UG))
+        for rows, block in blocks:
+            predicted_RG = block.control_mean_G + delta_UG[rows]
+            if clip:
+                np.maximum(predicted_RG, 0.0, out=predicted_RG)
+            correlation_R = np.nan_to_num(pearson_delta_ref(predicted_RG, block))
+            error_U[rows] = relative_error(predicted_RG, block) - correlation_R
+        return error_U
+
+    return criterion
+
+
+def most_judged(n_genes: int) -> int:
+    """Conditions of as many genes whose predictions decide, at most."""
+    return max(FEWEST_JUDGED, min(MOST_JUDGED, JUDGED_VALUES // max(1, n_genes)))
+
+
+def means_without(screen: PreparedScreen, conditions: Sequence[Condition], rows: np.ndarray) -> np.ndarray:
+    """Mean of all others' profiles for some of several conditions, (R, G) float64; of one alone its own."""
+    if len(rows) == len(conditions):
+        return mean_of_others(profiles(screen, conditions))
+    total_G = np.zeros(len(screen.gene_names))
+    for block in row_blocks(len(conditions), len(total_G)):
+        total_G += profiles(screen, conditions[block]).sum(axis=0)
+    own_RG = profiles(screen, [conditions[row] for row in rows.tolist()])
+    return np.asarray((total_G - own_RG) / (len(conditions) - 1))
+
+
+def profiles(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndarray:
+    """Mean expression of each condition, (C, G) float64."""
+    ids = [screen.id_of(condition) for condition in conditions]
+    profiles_CG = np.asarray(screen.statistics.mean[ids], dtype=np.float64)
+    release(screen.statistics.mean)
+    return profiles_CG
+
+
+def prior_of(
+    pert_data: PertData, parts: Sequence[str] = ("train",), inputs: PriorInputs = NO_INPUTS
+) -> FittedPrior | None:
+    """The prior fitted to the perturbed conditions of some parts of the split; None where there is none.
+
+    It comes from the screen's cache where it was fitted before. It depends on the screen, these conditions
+    the annotation and the inputs, on nothing else: neither on other conditions nor on the network or the number of
+    workers.
+    """
+    conditions = perturbed_conditions(pert_data, parts)
+    if not conditions:
+        return None
+
+    def fit() -> dict[str, np.ndarray]:
+        fitted = fit_to(pert_data, conditions, inputs)
+        report = np.array(json.dumps(dict(fitted.prior.report)))
+        return {**fitted.prior.arrays(), "report": report, "left_out": fitted.left_out_CG}
+
+    key = fit_key(pert_data, conditions, inputs)
+    arrays = cached_arrays(pert_data.screen.folder / "priors", "prior", key, fit)
+    report = json.loads(str(arrays.pop("report")))
+    left_out_CG = arrays.pop("left_out")
+    prior = dataclasses.replace(GenePrior.from_arrays(arrays, report), network_weight=0.0)
+    return FittedPrior(prior, left_out_CG, inputs)
+
+
+def fit_key(pert_data: PertData, conditions: Sequence[Condition], inputs: PriorInputs) -> dict[str, Any]:
+    """Everything that a prior fitted to some conditions depends on."""
+    return {
+        "format": FORMAT,
+        "screen": pert_data.screen.content_hash,
+        "conditions": [pert_data.screen.id_of(condition) for condition in conditions],
+        "groups": [str(group) for group in groups_of(pert_data, conditions)],
+        "nodes": [str(name) for name in pert_data.pert_names],
+        "annotation": pert_data.annotation.content_hash,
+        "similarities": similarity_key(pert_data, inputs),
+    }
+
+
+def prior_rows(pert_data: PertData, fitted: FittedPrior) -> np.ndarray:
+    """Changes by condition of the screen, (C, G) float32: each training condition predicted without itself, else 0.
+
+    So the network learns the errors that the prior makes on conditions that it has not seen.
+    """
+    screen = pert_data.screen
+    rows_CG = np.zeros((len(screen.conditions), len(screen.gene_names)), dtype=np.float32)
+    rows_CG[[screen.id_of(condition) for condition in perturbed_conditions(pert_data, ("train",))]] = (
+        fitted.left_out_CG
+    )
+    return rows_CG
+
+
+def perturbed_conditions(pert_data: PertData, parts: Sequence[str]) -> list[Condition]:
+    """Perturbed conditions of some parts by their id, so that the order of a split does not matter."""
+    named = [condition for part in parts for condition in perturbed_in(pert_data.split, part)]
+    return sorted(named, key=pert_data.screen.id_of)

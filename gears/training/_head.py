@@ -1,0 +1,267 @@
+"""Train the head on the residuals of the prior, with the engine, and find its weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gears.conditions import Condition
+from gears.core._progress import progress
+from gears.distributed import _signals as signals
+from gears.distributed._world import Reducer
+from gears.evaluation._fitted import by_setting
+from gears.evaluation.truth import Truth
+from gears.model._shared_head import SharedHead
+from gears.priors._fit import FittedPrior
+from gears.priors._head import LIMIT, NAMES, Head, strata
+from gears.priors._inner_folds import InnerPredictions, even_folds, inner_predictions
+from gears.priors._prior import GenePrior
+from gears.priors._source import means_without, perturbed_conditions
+from gears.training._batches import ConditionBatch, ConditionLoader, moved
+from gears.training._head_weight import FEWEST_CONDITIONS, HeadWeight, TrainingTruth, earned_weight
+from gears.training._schedules import Adam, Horizon, learning_rate
+from gears.training._trainer import TrainingEngine
+from gears.training.options import DTYPES, TrainOptions
+
+if TYPE_CHECKING:
+    from gears.data.screen._prepared import PreparedScreen
+    from gears.pertdata import PertData
+
+N_FOLDS = 4
+"""Folds of conditions that a member of the head is trained without, to find the weights."""
+EPOCHS, STEPS, PER_STEP, RATE = 12, 20, 8, 6e-3
+"""Epochs of at least so many steps of so many conditions; highest learning rate of a one-cycle schedule. A few hundred
+steps from zero are the regularisation: the head stays close to the prior (``benchmarks/head.py``)."""
+MOST_STEPS = 600
+"""Steps in all, at most: of very many conditions each is seen a few times, enough for a function of 14 inputs."""
+_FOLD_SEED = 3
+_ROWS = 64  # conditions of a block of inputs
+
+
+@dataclass(frozen=True)
+class TrainedHead:
+    """The head of a prior.
+
+    Attributes
+    ----------
+    fitted
+        The prior with its head, and predictions of each training condition by both without that condition; without
+        a head where it has no weight.
+    weights
+        By kind of condition ("single", "several"); empty where no head was trained.
+    why
+        Why no head was trained, or None.
+    stopped
+        Who was asked to stop before training was complete, or None.
+    """
+
+    fitted: FittedPrior
+    weights: dict[str, HeadWeight] = dataclasses.field(default_factory=dict)
+    why: str | None = None
+    stopped: str | None = None
+
+
+class HeadTask:
+    """Squared errors of every member of the head on the conditions that it is trained on."""
+
+    metric, lower_is_better = "val_head", True
+
+    def __init__(
+        self,
+        inner: InnerPredictions,
+        residual_CG: np.ndarray,
+        weight_CG: np.ndarray,
+        keep_MC: np.ndarray,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.inner, self.device, self.dtype = inner, device, dtype
+        self.residual_CG, self.weight_CG, self.keep_MC = residual_CG, weight_CG, keep_MC
+
+    def prepare_window(self, batches: Sequence[ConditionBatch], reducer: Reducer) -> float:
+        """Weight of one condition on this worker; every worker knows it without asking the others."""
+        return reducer.world_size / sum(batch.n_all for batch in batches)
+
+    def loss(self, model: nn.Module, batch: ConditionBatch, window: float, position: int) -> Tensor:
+        """This worker's part of the mean over conditions and genes, times the number of workers."""
+        rows = batch.ids.numpy()
+        arrays = {
+            "inputs_UGF": self.inner.inputs_of(rows),
+            "residual_UG": self.residual_CG[rows],
+            "weight_UG": self.weight_CG[rows],
+            "keep_MU": self.keep_MC[:, rows],
+        }
+        tensors = moved(arrays, self.device, self.dtype)
+        error_MUG = model(tensors["inputs_UGF"]).to(self.dtype) - tensors["residual_UG"]
+        loss_MU = (tensors["weight_UG"] * error_MUG**2).sum(dim=2) / error_MUG.shape[2]
+        return window * (tensors["keep_MU"] * loss_MU).sum()
+
+    def evaluate(self, model: nn.Module, loader: Iterable[Any] | None, reducer: Reducer) -> dict[str, float]:
+        """Nothing: the weights are found at the end, on conditions that each member has not seen."""
+        return {}
+
+
+def train_head(
+    pert_data: PertData,
+    fitted: FittedPrior,
+    options: TrainOptions,
+    *,
+    device: torch.device,
+    rank: int = 0,
+    world_size: int = 1,
+    distributed: bool = False,
+) -> TrainedHead:
+    """Train the head of a prior on the training conditions, together with the other workers.
+
+    The result does not depend on the network: not on its options, its seed or its epochs.
+    """
+    conditions = perturbed_conditions(pert_data, ("train",))
+    why = _untrained_because(len(conditions))
+    if why is not None:
+        return TrainedHead(fitted, why=why)
+    prior = fitted.prior
+    inner = inner_predictions(pert_data, conditions, fitted)
+    truth = training_truth(pert_data.screen, [conditions[row] for row in inner.rows.tolist()])
+    targets_CG = inner.inputs.targets(inner.sets)
+    weight_CG = truth.loss_weights()
+    weight_CG[targets_CG] = 0.0
+    residual_CG = inner.delta_CG - inner.changes.change_UG
+    size = float(np.sqrt((weight_CG * residual_CG**2).mean())) or 1.0
+    fold_C = even_folds(inner.sets, inner.group_C, N_FOLDS, _FOLD_SEED)
+    centre_F, spread_F = _moments(inner)
+    head = SharedHead(centre_F, spread_F, N_FOLDS + 1, limit=LIMIT)
+    task = HeadTask(
+        inner, residual_CG / size, weight_CG, kept_conditions(fold_C), device, DTYPES[options.dtype]
+    )
+    stopped = _stopped_in_training(head, task, options, rank, world_size, distributed=distributed)
+    if stopped is not None:
+        return TrainedHead(fitted, stopped=stopped)
+    trained = Head(inner.inputs, centre_F, spread_F, head.layers_of(N_FOLDS), size, 1.0, 1.0)
+    unseen_CG = _unseen(head, trained, inner, fold_C)
+    unseen_CG[targets_CG] = 0.0
+    kinds = strata(inner.sets)
+    weights = {
+        kind: earned_weight(truth, inner.changes.change_UG, unseen_CG, weight_CG, rows)
+        for kind, rows in kinds.items()
+    }
+    report = {**prior.report, "head": {kind: weight.report() for kind, weight in weights.items()}}
+    prior = dataclasses.replace(prior, report=report)
+    if not any(weight.weight for weight in weights.values()):
+        return TrainedHead(dataclasses.replace(fitted, prior=prior), weights)
+    weighted = dataclasses.replace(
+        trained, single_weight=weights["single"].weight, several_weight=weights["several"].weight
+    )
+    for kind, rows in kinds.items():
+        unseen_CG[rows] *= weights[kind].weight
+    left_out_CG = fitted.left_out_CG.copy()
+    left_out_CG[inner.rows] += unseen_CG
+    unmeasured = dataclasses.replace(prior, measured=None)
+    for rows in _blocks(len(conditions)):
+        rows = np.setdiff1d(rows, inner.rows)  # the head has not seen these
+        nodes = [pert_data.condition_nodes(conditions[row]) for row in rows.tolist()]
+        left_out_CG[rows] += weighted.change(unmeasured.without_head, nodes)
+    prior = dataclasses.replace(prior, head=weighted)
+    return TrainedHead(dataclasses.replace(fitted, prior=prior, left_out_CG=left_out_CG), weights)
+
+
+def prepare_head(pert_data: PertData, fitted: FittedPrior) -> None:
+    """Put the predictions that the head is trained on into the screen's cache, before workers start."""
+    conditions = perturbed_conditions(pert_data, ("train",))
+    if _untrained_because(len(conditions)) is None:
+        inner_predictions(pert_data, conditions, fitted)
+
+
+def with_head_of(prior: GenePrior, other: GenePrior | None) -> GenePrior:
+    """A prior with the head of another one of the same screen, which was fitted to other conditions."""
+    if other is None or "head" not in other.report:
+        return prior
+    report = {**prior.report, "head": other.report["head"]}
+    return dataclasses.replace(prior, head=other.head, report=report)
+
+
+def _untrained_because(n_conditions: int) -> str | None:
+    if n_conditions < FEWEST_CONDITIONS:
+        return f"it has {n_conditions} training conditions, and a head needs at least {FEWEST_CONDITIONS}"
+    return None
+
+
+def training_truth(screen: PreparedScreen, conditions: Sequence[Condition]) -> TrainingTruth:
+    """The truth of the training conditions, from these of each setting and its control alone."""
+    parts = []
+    for view, rows in by_setting(screen, conditions):
+        plain = [conditions[row].plain for row in rows]
+        known_RG = means_without(view, plain, np.arange(len(plain)))
+        truth = Truth.of(view, plain, pooled=plain, reference_mean_G=known_RG)
+        parts.append((truth.for_choices(), np.asarray(rows)))
+    return TrainingTruth(tuple(parts), screen.nonnegative)
+
+
+def kept_conditions(fold_C: np.ndarray) -> np.ndarray:
+    """Weight of each condition for each member, (M, C), of mean 1; 0 for those that it is trained without."""
+    keep_MC = np.array([fold_C != fold for fold in range(N_FOLDS + 1)], dtype=np.float64)
+    return np.asarray(keep_MC / keep_MC.mean(axis=1, keepdims=True))
+
+
+def _blocks(n_conditions: int) -> Iterable[np.ndarray]:
+    return (np.arange(start, min(start + _ROWS, n_conditions)) for start in range(0, n_conditions, _ROWS))
+
+
+def _moments(inner: InnerPredictions) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation of the inputs over all genes and training conditions, (F,) float64 each."""
+    total_F, square_F, n = 0.0, 0.0, 0
+    for rows in _blocks(len(inner.sets)):
+        inputs_RF = inner.inputs_of(rows).astype(np.float64).reshape(-1, len(NAMES))
+        total_F, square_F = total_F + inputs_RF.sum(axis=0), square_F + (inputs_RF**2).sum(axis=0)
+        n += len(inputs_RF)
+    centre_F = np.asarray(total_F) / n
+    return centre_F, np.sqrt(np.maximum(np.asarray(square_F) / n - centre_F**2, 0.0)) + 1e-6
+
+
+def _stopped_in_training(
+    head: SharedHead, task: HeadTask, options: TrainOptions, rank: int, world_size: int, *, distributed: bool
+) -> str | None:
+    """Train all members in place; who was asked to stop before the end, or None."""
+    loader = ConditionLoader(
+        np.arange(len(task.inner.sets)), PER_STEP, least=STEPS, rank=rank, world_size=world_size
+    )
+    head.to(task.device, task.dtype)
+    epochs = min(EPOCHS, -(-MOST_STEPS // len(loader)))
+    engine = TrainingEngine(
+        head,
+        task.device,
+        distributed=distributed,
+        use_amp=options.use_amp,
+        amp_dtype=options.amp_dtype,
+        tf32=options.tf32,
+        reproducible=options.reproducible,
+        max_steps=MOST_STEPS,
+    )
+    optimizer = Adam(head.parameters(), lr=RATE, fused=task.device.type in ("cpu", "cuda"))
+    rate = learning_rate("one-cycle", Horizon(len(loader), epochs, MOST_STEPS))
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
+    n_steps = min(MOST_STEPS, epochs * len(loader))
+    with progress(n_steps, "training the head", "steps", enabled=rank == 0) as advance:
+        engine.on_step_end = lambda _: advance(1)
+        engine.train(loader, None, optimizer, None, scheduler, epochs, task=task, scheduler_interval="step")
+    if engine.progress.epoch == epochs:
+        return None
+    who = signals.who_was_asked(engine.reducer, engine.device)
+    return f"stopped by {who} while the head was trained; nothing of it is kept"
+
+
+@torch.no_grad()
+def _unseen(head: SharedHead, trained: Head, inner: InnerPredictions, fold_C: np.ndarray) -> np.ndarray:
+    """Change of each training condition by the member that was trained without it, (C, G) float64."""
+    unseen_CG = np.empty(inner.delta_CG.shape)
+    for fold in range(N_FOLDS):
+        member = dataclasses.replace(trained, layers=head.layers_of(fold))
+        for rows in _blocks(len(fold_C)):
+            rows = rows[fold_C[rows] == fold]
+            unseen_CG[rows] = member.of_inputs(inner.inputs_of(rows))
+    return unseen_CG

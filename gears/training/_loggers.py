@@ -1,0 +1,257 @@
+"""Loggers of a run: CSV and JSONL files always, TensorBoard and Weights & Biases on request.
+
+A logger is a class with ``@register(name, package=..., needs_folder=...)``; it is made and called on rank 0 only.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import json
+import logging
+import multiprocessing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+from gears.core._registry import Registry
+from gears.files.formats import write_text
+
+logger = logging.getLogger(__name__)
+
+Record = Mapping[str, Any]
+
+JSONL, CSV = "metrics.jsonl", "metrics.csv"
+
+
+@dataclass(frozen=True)
+class LoggerSetup:
+    """Facts about a run for its loggers.
+
+    Attributes
+    ----------
+    folder
+        The run's ``save_path``; None where nothing is saved.
+    config
+        Options of the run, plain values.
+    logged
+        Epochs that were logged before (a resumed run).
+    """
+
+    folder: Path | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    project: str | None = None
+    name: str | None = None
+    init_timeout: float = 90.0
+    logged: int = 0
+
+
+class RunLogger(Protocol):
+    """Receives the records of a run; created and called on rank 0 only."""
+
+    def log(self, records: Sequence[Record]) -> None:
+        """Log the records of the epochs since the last call."""
+
+    def finish(self, failed: bool) -> None:
+        """End the log; `failed` if the run raised an error."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An entry of the registry: how a logger is made and what it needs."""
+
+    make: Callable[[LoggerSetup], RunLogger]
+    package: str | None = None
+    needs_folder: bool = False
+
+
+LOGGERS: Registry[Kind] = Registry("logger")
+
+
+def register(
+    name: str, *, package: str | None = None, needs_folder: bool = False
+) -> Callable[[Callable[[LoggerSetup], RunLogger]], Callable[[LoggerSetup], RunLogger]]:
+    """Add a logger: ``make(setup) -> RunLogger``, needing an optional package or a folder."""
+
+    def add(make: Callable[[LoggerSetup], RunLogger]) -> Callable[[LoggerSetup], RunLogger]:
+        LOGGERS.add(name, Kind(make, package, needs_folder))
+        return make
+
+    return add
+
+
+def check_loggers(names: Iterable[str], *, has_folder: bool = True) -> None:
+    """Raise ValueError for loggers that are unknown, or lack their package or a ``save_path``, before a run begins."""
+    for name in names:
+        kind = LOGGERS[name]
+        if kind.package is not None and importlib.util.find_spec(kind.package) is None:
+            msg = (
+                f"loggers={name!r} needs the package {kind.package}; run: pip install 'gears-perturb[{name}]', "
+                "or omit it (CSV and JSONL are written to save_path in any case)"
+            )
+            raise ValueError(msg)
+        if kind.needs_folder and not has_folder:
+            msg = f"loggers={name!r} writes into the model's folder; give save_path"
+            raise ValueError(msg)
+
+
+def tracked(loggers: str | Sequence[str], project: str, name: str) -> dict[str, Any]:
+    """Training options that add a wandb run to other loggers."""
+    names = (loggers,) if isinstance(loggers, str) else tuple(loggers)
+    return {"project": project, "name": name, "loggers": (*names, "wandb")}
+
+
+def flat(record: Record) -> dict[str, float]:
+    """The numbers of a record by one name each, ``seconds/total`` for those of a group."""
+    numbers: dict[str, float] = {}
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            numbers.update({f"{name}/{key}": float(number) for key, number in value.items()})
+        elif isinstance(value, int | float):
+            numbers[name] = value
+    return numbers
+
+
+class RunLoggers:
+    """Context of the loggers of a run, which also ends them when the run fails.
+
+    A logger that cannot start is an error. One that fails later is dropped with a warning, and the training continues.
+    """
+
+    def __init__(self, names: Iterable[str], setup: LoggerSetup, *, active: bool = True) -> None:
+        self.names, self.setup, self.active = tuple(names), setup, active
+        self._logged = setup.logged
+        self._loggers: dict[str, RunLogger] = {}
+
+    def __enter__(self) -> RunLoggers:
+        if self.active:
+            for name in self.names:
+                try:
+                    self._loggers[name] = LOGGERS[name].make(self.setup)
+                except BaseException:
+                    self._finish(failed=True)
+                    raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._finish(failed=error is not None)
+
+    def log(self, history: Sequence[Record]) -> None:
+        """Log the records since the last call."""
+        new, self._logged = list(history[self._logged :]), len(history)
+        for name, run_logger in list(self._loggers.items()):
+            self._try(name, lambda run_logger=run_logger: run_logger.log(new))  # type: ignore[misc]
+
+    def _finish(self, failed: bool) -> None:
+        for name, run_logger in list(self._loggers.items()):
+            self._try(name, lambda run_logger=run_logger: run_logger.finish(failed))  # type: ignore[misc]
+        self._loggers.clear()
+
+    def _try(self, name: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:
+            logger.warning("the logger %s failed and is no longer used: %s", name, error)
+            self._loggers.pop(name, None)
+
+
+def write_history(folder: Path, history: Sequence[Record]) -> None:
+    """``metrics.jsonl`` (a record per line) and ``metrics.csv`` (a row per epoch, empty where not evaluated)."""
+    write_text(folder / JSONL, "\n".join(json.dumps(record) for record in history) + "\n")
+    write_text(folder / CSV, as_csv(history))
+
+
+def as_csv(history: Sequence[Record]) -> str:
+    """A table with a column per number; groups as ``seconds/total``.
+
+    Examples
+    --------
+    >>> print(as_csv([{"epoch": 1, "seconds": {"total": 2.5}}, {"epoch": 2, "val_mse": 0.5}]).rstrip())
+    epoch,seconds/total,val_mse
+    1,2.5,
+    2,,0.5
+    """
+    rows = [flat(record) for record in history]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    table = csv.DictWriter(text, columns, lineterminator="\n")
+    table.writeheader()
+    table.writerows(rows)
+    return text.getvalue()
+
+
+@register("tensorboard", package="tensorboard", needs_folder=True)
+class TensorBoard:
+    """Scalars per epoch and the options as text.
+
+    The event file is opened with the first record, after the model's folder was swapped in.
+    """
+
+    def __init__(self, setup: LoggerSetup) -> None:
+        self._setup = setup
+        self._writer: Any = None
+
+    def log(self, records: Sequence[Record]) -> None:
+        if self._writer is None:
+            self._writer = self._open()
+        for record in records:
+            for name, value in flat(record).items():
+                self._writer.add_scalar(name, value, record["epoch"])
+        self._writer.flush()
+
+    def finish(self, failed: bool) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def _open(self) -> Any:
+        from torch.utils.tensorboard import SummaryWriter
+
+        assert self._setup.folder is not None
+        writer = SummaryWriter(  # hides the records of a killed run after its last checkpoint
+            str(self._setup.folder / "tensorboard"),
+            purge_step=self._setup.logged + 1 if self._setup.logged else None,
+        )
+        writer.add_text("options", f"```\n{json.dumps(dict(self._setup.config), indent=1, default=str)}\n```")
+        return writer
+
+
+@register("wandb", package="wandb")
+class WandB:
+    """One run per training, failed where that is; RuntimeError if the service does not respond or denies access."""
+
+    def __init__(self, setup: LoggerSetup) -> None:
+        import wandb
+
+        self._wandb: Any = wandb
+        folder = None if setup.folder is None else setup.folder.parent
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._run = wandb.init(
+                project=setup.project,
+                name=setup.name,
+                config=dict(setup.config),
+                dir=None if folder is None else str(folder),
+                reinit="create_new",  # a run that the caller has open stays open
+                settings=wandb.Settings(init_timeout=setup.init_timeout, console="off", silent=True),
+            )
+        except Exception as error:
+            msg = (
+                f"wandb did not start ({error}); log in with `wandb login`, raise init_timeout "
+                f"({setup.init_timeout:g} s), or set WANDB_MODE=offline and `wandb sync` later"
+            )
+            raise RuntimeError(msg) from error
+
+    def log(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._run.log(flat(record), step=record["epoch"])
+
+    def finish(self, failed: bool) -> None:
+        self._run.finish(exit_code=int(failed))
+        if multiprocessing.parent_process() is not None:  # in a worker its helper process would go on
+            self._wandb.teardown()

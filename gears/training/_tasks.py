@@ -1,0 +1,310 @@
+"""Training tasks: batches of cells or of conditions turned into losses of the global batch."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from gears.data.screen._statistics import ConditionStatistics
+from gears.distributed._world import Reducer
+from gears.files._mapped import release, row_blocks
+from gears.model._losses import PairMoments, cell_loss, moment_loss
+from gears.model.config import ModelConfig
+from gears.training._batches import ConditionBatch, GlobalBatch, moved
+from gears.training._tables import ConditionTables
+
+if TYPE_CHECKING:
+    from gears.pertdata import PertData
+
+
+MOST_BYTES = 1 << 28
+"""Moments that are kept on a GPU: 34 MB for Norman et al. 2019 in float32."""
+
+
+class Task(Protocol):
+    """A loss per micro-batch and metrics per epoch.
+
+    The engine calls `prepare_window` once per optimiser step with all its micro-batches, on every worker, whatever they
+    hold; the sum over micro-batches of the mean over workers of `loss` is the loss of the global window.
+    """
+
+    metric: str
+    lower_is_better: bool
+
+    def prepare_window(self, batches: Sequence[Any], reducer: Reducer) -> Any: ...
+    def loss(self, model: nn.Module, batch: Any, window: Any, position: int) -> torch.Tensor: ...
+    def evaluate(
+        self, model: nn.Module, loader: Iterable[Any] | None, reducer: Reducer
+    ) -> dict[str, float]: ...
+
+
+class SupervisedTask:
+    """Inputs and targets with a criterion that means over samples (``reduction="mean"``)."""
+
+    metric = "val_loss"
+    lower_is_better = True
+
+    def __init__(self, criterion: Callable[..., torch.Tensor], device: torch.device) -> None:
+        self.criterion = criterion
+        self.device = device
+
+    def prepare_window(self, batches: Sequence[Any], reducer: Reducer) -> float:
+        """Samples in the global window, per worker."""
+        count = torch.tensor([sum(len(inputs) for inputs, _ in batches)], dtype=torch.float32)
+        return float(reducer.sum(count.to(self.device))) / reducer.world_size
+
+    def loss(self, model: nn.Module, batch: Any, window: float, position: int) -> torch.Tensor:
+        """The worker's share of the mean over the global window, times the number of workers."""
+        inputs, targets = (part.to(self.device) for part in batch)
+        return self.criterion(model(inputs), targets) * (len(inputs) / window)
+
+    def evaluate(self, model: nn.Module, loader: Iterable[Any] | None, reducer: Reducer) -> dict[str, float]:
+        """Mean loss over all workers' samples: sums and counts are reduced, never means."""
+        if loader is None:
+            return {}
+        totals = torch.zeros(2, dtype=torch.float64)
+        for inputs, targets in loader:
+            value = self.criterion(model(inputs.to(self.device)), targets.to(self.device))
+            totals += torch.tensor([float(value) * len(inputs), len(inputs)], dtype=torch.float64)
+        total, count = reducer.sum(totals.to(self.device)).tolist()
+        return {"val_loss": total / count if count else float("nan")}
+
+
+Evaluate = Callable[[nn.Module, Reducer], dict[str, float]]
+
+
+class Objective(abc.ABC):
+    """Part of a GEARS task that does not depend on what its batches hold.
+
+    Parameters
+    ----------
+    tables
+        Conditions as tensors on the training device.
+    config
+        The model's settings (objective options among them).
+    evaluate
+        ``evaluate(network, reducer) -> metrics``, the same on all workers.
+    monitor, lower_is_better
+        The metric that chooses the best epoch.
+
+    Attributes
+    ----------
+    unit
+        What a batch has, for the rate in the history.
+    """
+
+    unit: str
+
+    def __init__(
+        self,
+        tables: ConditionTables,
+        config: ModelConfig,
+        evaluate: Evaluate,
+        *,
+        monitor: str,
+        lower_is_better: bool = True,
+    ) -> None:
+        self.tables, self.config = tables, config
+        self._evaluate = evaluate
+        self.metric, self.lower_is_better = f"val_{monitor}", lower_is_better
+
+    @property
+    def device(self) -> torch.device:
+        return self.tables.control_mean_G.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tables.control_mean_G.dtype
+
+    def over_workers(self, batch: Any, ids: Tensor, reducer: Reducer) -> GlobalBatch:
+        """Conditions of a batch over all workers."""
+        return GlobalBatch.of(batch, ids.numpy(), len(self.tables.mask_CG), reducer, self.device)
+
+    def outputs(
+        self, model: nn.Module, batch: GlobalBatch, reducer: Reducer, more: Mapping[str, np.ndarray]
+    ) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
+        """What this worker's conditions of a batch change, (U, G), their log-variances, and the tensors behind them.
+
+        The tensors are `more` and ``ids_U``, the ids of this worker's conditions, on the training device.
+        """
+        arrays = {"ids_U": batch.ids_U, **self.tables.of_network(batch.ids_A), **batch.weights(), **more}
+        on_device = moved(arrays, self.device, self.dtype)
+        named: dict[str, Any] = {name: on_device[name] for name in ("context", "kind") if name in on_device}
+        division = batch.division(on_device, reducer)
+        if division is not None:
+            named["division"] = division
+        delta_UG, logvar_UG = model(
+            on_device["pert_row"], on_device["pert_node"], on_device["weight"], **named
+        )
+        return on_device, self.tables.change(delta_UG, on_device["ids_U"]), logvar_UG
+
+    @abc.abstractmethod
+    def broken(self, batch: Any) -> Tensor:
+        """Ids of conditions of a batch whose data are not finite."""
+
+    def broken_in(self, batches: Sequence[Any]) -> list[str]:
+        """Names of conditions of a step whose data are not finite (control means and priors included)."""
+        ids = {int(number) for batch in batches for number in self.broken(batch).tolist()}
+        names = self.tables.names
+        return [names[number] if names else f"condition {number}" for number in sorted(ids)]
+
+    def evaluate(self, model: nn.Module, loader: Iterable[Any] | None, reducer: Reducer) -> dict[str, float]:
+        """Metrics of condition means; no cell is read, so `loader` is not used."""
+        return self._evaluate(model, reducer)
+
+
+@dataclass(frozen=True)
+class Window:
+    """A global accumulation window; the mean over workers of weighted losses is the global loss.
+
+    Attributes
+    ----------
+    share_C
+        Weight of one cell of each condition, W / (cells of the condition x conditions present), float64; of batches of
+        conditions, weight of each condition, W / (conditions of the window).
+    batches
+        Conditions of each micro-batch over all workers.
+    reducer
+        Sums over workers.
+    """
+
+    share_C: np.ndarray
+    batches: Sequence[GlobalBatch]
+    reducer: Reducer
+
+
+class CellsTask(Objective):
+    """Losses of cell batches and the validation metrics of a GEARS run (see :class:`Objective`)."""
+
+    unit = "cells"
+
+    def prepare_window(self, batches: Sequence[Any], reducer: Reducer) -> Window:
+        """Count the cells of each condition over micro-batches and workers."""
+        global_batches = [self.over_workers(batch, batch.condition, reducer) for batch in batches]
+        total_C = sum(batch.cells_WC.sum(axis=0) for batch in global_batches)
+        share_C = reducer.world_size / (np.maximum(total_C, 1.0) * (total_C > 0).sum())
+        return Window(share_C, global_batches, reducer)
+
+    def broken(self, batch: Any) -> Tensor:
+        """Ids of conditions with a cell, or a control cell beside it, that is not finite."""
+        whole_B = torch.isfinite(batch.x_BG).all(dim=1) & torch.isfinite(batch.y_BG).all(dim=1)
+        return torch.unique(batch.condition[~whole_B.cpu()])
+
+    def loss(self, model: nn.Module, batch: Any, window: Window, position: int) -> Tensor:
+        """This worker's part of the global loss, times the number of workers."""
+        condition_B = batch.condition.numpy()
+        here, ids_U = window.batches[position], window.batches[position].ids_U
+        more = {"row_B": np.searchsorted(ids_U, condition_B), "share_B": window.share_C[condition_B]}
+        if self.tables.cell_batch is not None:
+            more["origin_B"] = self.tables.cell_batch[batch.cell.numpy()]
+        on_device, delta_UG, logvar_UG = self.outputs(model, here, window.reducer, more)
+        return cell_loss(
+            delta_UG,
+            logvar_UG,
+            on_device["row_B"],
+            batch.x_BG.to(self.device, self.dtype, non_blocking=True),
+            batch.y_BG.to(self.device, self.dtype, non_blocking=True),
+            self.tables.mask_CG.index_select(0, on_device["ids_U"]),
+            self.tables.origin(on_device.get("origin_B")),
+            on_device["share_B"],
+            self.config,
+        )
+
+
+class PairTables:
+    """Moments over all pairs of a condition's and a control cell, computed in float64.
+
+    They lie on a GPU from the first step on, if they take no more than :data:`MOST_BYTES` there; else those of a step's
+    conditions are computed in each step from tables that stay where they are (mapped files).
+    """
+
+    def __init__(self, statistics: ConditionStatistics, direction: str) -> None:
+        self._statistics, self._direction = statistics, direction
+        self._all_C6G: Tensor | None = None
+
+    def of(self, ids_U: np.ndarray, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Pair moments of U conditions, (U, 6, G): the first six of :class:`PairMoments`."""
+        statistics = self._statistics
+        tables = (*statistics.pair_moments(ids_U), *self._directions(ids_U))
+        moments_U6G = torch.empty(len(ids_U), len(tables), tables[0].shape[1], dtype=dtype)
+        for column, values in enumerate(tables):
+            moments_U6G[:, column] = torch.from_numpy(values)
+        return moments_U6G.to(device, non_blocking=True)
+
+    def _directions(self, ids_U: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Means of the observed direction and its square over all pairs (:mod:`gears.model._losses`), (U, G) each."""
+        statistics = self._statistics
+        is_smooth = self._direction == "smooth"
+        both = (ids_U, statistics.controls_of(ids_U)) if is_smooth else (ids_U,)
+        means, squares = [], []
+        for rows in both:
+            above, below = np.asarray(statistics.above[rows]), np.asarray(statistics.below[rows])
+            means.append(above - below)
+            squares.append(above + below)
+        release(statistics.above, statistics.below)
+        if not is_smooth:
+            return means[0], squares[0]
+        pairs = ~statistics.is_control[ids_U][:, None]  # a control cell is paired with itself
+        return (means[0] - means[1]) * pairs, (squares[0] + squares[1] - 2 * means[0] * means[1]) * pairs
+
+    def on_device(self, ids_U: np.ndarray, ids_on_device: Tensor, dtype: torch.dtype) -> Tensor:
+        """The same for a step, from the table on the device where there is one."""
+        device = ids_on_device.device
+        if device.type == "cpu" or not self.fit(dtype):  # on the CPU all workers share the mapped files
+            return self.of(ids_U, dtype, device)
+        table = self._all_C6G
+        if table is None or table.device != device or table.dtype != dtype:
+            n_conditions = len(self._statistics.mean)
+            blocks = row_blocks(n_conditions, 6 * self._statistics.mean.shape[1])
+            every = np.arange(n_conditions)
+            table = self._all_C6G = torch.cat([self.of(every[rows], dtype, device) for rows in blocks])
+        return table.index_select(0, ids_on_device)
+
+    def fit(self, dtype: torch.dtype) -> bool:
+        """Whether they lie on a GPU."""
+        return 6 * self._statistics.mean.size * dtype.itemsize <= MOST_BYTES
+
+
+class MomentsTask(Objective):
+    """Losses of batches of conditions and the validation metrics of a GEARS run.
+
+    Each condition of a step counts once, in the loss and in the batch norms; `pairs` has their moments.
+    """
+
+    unit = "conditions"
+
+    def __init__(self, tables: ConditionTables, pairs: PairTables, *options: Any, **monitor: Any) -> None:
+        super().__init__(tables, *options, **monitor)
+        self.pairs = pairs
+
+    def broken(self, batch: ConditionBatch) -> Tensor:
+        """Ids of conditions whose moments are not finite."""
+        moments_U6G = self.pairs.of(batch.ids.numpy(), torch.float64, torch.device("cpu"))
+        return batch.ids[~torch.isfinite(moments_U6G).all(dim=2).all(dim=1)]
+
+    def prepare_window(self, batches: Sequence[ConditionBatch], reducer: Reducer) -> Window:
+        """Counts of the conditions by micro-batch; workers know them without asking the others."""
+        share = reducer.world_size / sum(batch.n_all for batch in batches)
+        share_C = np.full(len(self.tables.mask_CG), share)
+        return Window(share_C, [self.over_workers(batch, batch.ids, reducer) for batch in batches], reducer)
+
+    def loss(self, model: nn.Module, batch: ConditionBatch, window: Window, position: int) -> Tensor:
+        """This worker's part of the global loss, times the number of workers."""
+        here, ids_U = window.batches[position], window.batches[position].ids_U
+        more = {"share_U": window.share_C[ids_U]}
+        on_device, delta_UG, logvar_UG = self.outputs(model, here, window.reducer, more)
+        moments_U6G = self.pairs.on_device(ids_U, on_device["ids_U"], self.dtype)
+        mask_UG = self.tables.mask_CG.index_select(0, on_device["ids_U"])
+        moments = PairMoments(*(*moments_U6G.unbind(1), mask_UG, on_device["share_U"]))
+        return moment_loss(delta_UG, logvar_UG, moments, self.config)
+
+
+def pair_tables(pert_data: PertData, config: ModelConfig | None = None) -> PairTables:
+    """Moments of all conditions of a screen, for the objective of a model."""
+    return PairTables(pert_data.screen.statistics, (config or ModelConfig()).direction)
