@@ -90,7 +90,7 @@ def moved(case, found, kept):
 
 def golden(workers: tuple[int, ...] = (1, 2, 4), keep: bool = False) -> Iterator[Result]:
     """Every curve beside the one that is kept."""
-    from gears.distributed import _launch as launch
+    from gears.distributed import launch
 
     rows = []
     with tempfile.TemporaryDirectory(prefix="gears-golden-") as folder:

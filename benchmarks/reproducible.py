@@ -33,7 +33,7 @@ from measuring import Result, table
 
 from gears import GEARS, PertData
 from gears.core._messages import count
-from gears.distributed import _launch as launch
+from gears.distributed import launch
 from gears.simulate import simulated_screen
 from gears.training._workers import plain_state
 

@@ -180,7 +180,7 @@ def prepared(folder, name, options):
 
 def memory(cells: int = 60_000, genes: int = 5000, workers: tuple[int, ...] = (1, 2, 4)) -> Iterator[Result]:
     """What the screen costs each number of workers."""
-    from gears.distributed import _launch as launch
+    from gears.distributed import launch
 
     rows = []
     with tempfile.TemporaryDirectory(prefix="gears-memory-") as name:

@@ -12,7 +12,7 @@ import pytest
 import gears
 from gears import PertData
 from gears.core._installation import check_for_cell_gears
-from gears.distributed import _launch as launch
+from gears.distributed import launch
 from gears.jobs._job import TrainingJob, train_ddp_worker
 
 OF_ONE_FEATURE = {"scanpy", "jinja2", "pooch", "matplotlib", "torch_geometric", "networkx"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 WALKS = Path(__file__).parents[1] / "tools" / "walks.py"
 MOST = {
-    "label to loss": (86, 979),
+    "label to loss": (86, 982),
     "GPU ids to trained model": (91, 10_000),  # which functions wait for workers depends on the moment
     "condition to figure": (27, 192),
     "train to loss": (4, 7),

@@ -54,7 +54,7 @@ def n_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def n_public(tree: ast.Module) -> int:
-    """Functions and classes at the top of a module whose name has no leading underscore."""
+    """Functions and classes at the top of a module whose name has no leading underscore; those of _modules are private."""
     return sum(
         isinstance(node, (*FUNCTIONS, ast.ClassDef)) and not node.name.startswith("_") for node in tree.body
     )
@@ -154,7 +154,7 @@ def measure(folder: Path) -> dict[str, str]:
         "function, 95th percentile": f"{int(np.percentile(function_lines, 95))}",
         "function, longest": f"{max(function_lines)}",
         "parameters, most": f"{max(map(n_parameters, functions))}",
-        "public top-level names": f"{sum(map(n_public, trees.values())):,}",
+        "public top-level names": f"{sum(n_public(tree) for name, tree in modules.items() if '._' not in name):,}",
         "raises": f"{sum(isinstance(node, ast.Raise) for node in nodes):,}",
         "sub-packages (with the package itself)": f"{len({path.parent for path in paths})}",
         "modules beside the sub-packages": f"{sum(p.parent == folder and p.name != '__init__.py' for p in paths)}",

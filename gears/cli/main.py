@@ -64,7 +64,8 @@ Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted.
 
 
 HOMES = {
-    **{name: f"gears.cli.{name}" for name in COMMANDS},
+    **{name: f"gears.cli._{name}" for name in COMMANDS},
+    "completion": "gears.cli.completion",
     **dict.fromkeys(("inspect", "prepare"), "gears.cli._screens"),
     **dict.fromkeys(("compare", "report"), "gears.cli._evaluate"),
     **dict.fromkeys(("suggest", "hits", "reverse", "power"), "gears.cli._design"),

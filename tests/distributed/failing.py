@@ -27,7 +27,7 @@ from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from gears import train_distributed
-from gears.distributed import _launch as launch
+from gears.distributed import launch
 from gears.jobs import _job as job_module
 from gears.training import TrainingEngine
 

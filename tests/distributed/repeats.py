@@ -19,7 +19,7 @@ from typing import Any
 
 from faults import MARK, fork, forked_workers, leftovers, living, prepare, same, state, train, wait
 
-from gears.distributed import _launch as launch
+from gears.distributed import launch
 
 
 def how(method: str) -> Any:

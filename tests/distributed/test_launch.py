@@ -19,10 +19,10 @@ import torch
 import torch.distributed as dist
 
 from gears.distributed import WorkerError
-from gears.distributed import _launch as launch
+from gears.distributed import launch
 
 UNGUARDED = """
-from gears.distributed import _launch as launch
+from gears.distributed import launch
 launch(lambda rank, size: rank, ["cpu"] * 2, backend="gloo")
 """
 
@@ -38,7 +38,7 @@ def test_script_without_guard_gets_two_lines(tmp_path) -> None:
 
 
 TWICE = """
-from gears.distributed import _launch as launch
+from gears.distributed import launch
 scale = 10
 for size in (2, 1):
     print(launch(lambda rank, size: (rank + 1) * size * scale, ["cpu"] * size, backend="gloo"))

@@ -13,7 +13,7 @@ from anndata import AnnData
 from scipy import sparse
 
 from gears import PertData
-from gears.distributed import _launch as launch
+from gears.distributed import launch
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 

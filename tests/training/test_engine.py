@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from gears.distributed import _launch as launch
+from gears.distributed import launch
 from gears.training import TrainingEngine
 from gears.training._batches import windows
 

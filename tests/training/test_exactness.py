@@ -21,7 +21,7 @@ from exact_cases import (
 )
 
 from gears import PertData
-from gears.distributed import _launch as launch
+from gears.distributed import launch
 from gears.files import _tensors as tensors
 from gears.simulate import simulated_screen
 

@@ -13,7 +13,7 @@ from head_cases import opened, tables, trained, work
 
 from gears import GEARS, PertData
 from gears.data.splits._split import perturbed_in
-from gears.distributed import _launch as launch
+from gears.distributed import launch
 from gears.distributed import _signals as signals
 from gears.files import _tensors as tensors
 from gears.priors import _inner_folds as inner_folds

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gears import GEARS, PertData, train_multi_gpu
-from gears.distributed import _launch as launch
+from gears.distributed import launch
 from gears.jobs._job import TrainingJob
 from gears.training.options import TrainOptions
 

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_info
 from torch import Tensor, nn
 
 from gears import PertData
-from gears.distributed import _launch as launch
+from gears.distributed import launch
 from gears.distributed._world import IDENTITY
 from gears.simulate import simulated_screen
 from gears.training._shards import N_SHARDS, Shards, check_workers, sharded
