@@ -54,7 +54,7 @@ def n_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def n_public(tree: ast.Module) -> int:
-    """Functions and classes at the top of a module whose name has no leading underscore; those of _modules are private."""
+    """Functions and classes at the top of a module without a leading underscore; those of _modules are private."""
     return sum(
         isinstance(node, (*FUNCTIONS, ast.ClassDef)) and not node.name.startswith("_") for node in tree.body
     )

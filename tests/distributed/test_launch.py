@@ -18,8 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gears.distributed import WorkerError
-from gears.distributed import launch
+from gears.distributed import WorkerError, launch
 
 UNGUARDED = """
 from gears.distributed import launch

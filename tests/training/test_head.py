@@ -13,8 +13,8 @@ from head_cases import opened, tables, trained, work
 
 from gears import GEARS, PertData
 from gears.data.splits._split import perturbed_in
-from gears.distributed import launch
 from gears.distributed import _signals as signals
+from gears.distributed import launch
 from gears.files import _tensors as tensors
 from gears.priors import _inner_folds as inner_folds
 from gears.priors._inner_folds import inner_predictions
