@@ -30,6 +30,8 @@ _OF_SETTINGS = {
 }  # fmt: skip
 """Tables in a file and as attributes: (G, ...), and (S, G), which files of earlier versions hold as (G,)."""
 
+_ALL = slice(None)
+
 Layer = tuple[np.ndarray, np.ndarray]
 """Weight (in, out) and bias (out,)."""
 
@@ -87,11 +89,10 @@ class PriorChanges:
                 parts[2][row] = each_MG[(each_MG**2).sum(axis=1).argmax()]
         return cls(change_UG, *parts)
 
-    def rows(self, rows: np.ndarray) -> PriorChanges:
-        """Those of some conditions."""
-        return PriorChanges(
-            self.change_UG[rows], self.sum_UG[rows], self.largest_UG[rows], self.strongest_UG[rows]
-        )
+    def rows(self, rows: np.ndarray, genes: np.ndarray | slice = _ALL) -> PriorChanges:
+        """Those of some conditions, and of some of the genes."""
+        tables = (self.change_UG, self.sum_UG, self.largest_UG, self.strongest_UG)
+        return PriorChanges(*(table_UG[rows][:, genes] for table_UG in tables))
 
 
 @dataclass(frozen=True)
@@ -127,15 +128,17 @@ class HeadInputs:
     response_G: np.ndarray
     n_kinds: int = 1
 
-    def of(self, changes: PriorChanges, sets: Sets) -> np.ndarray:
-        """Inputs of the head, (U, G, F) float32, see :data:`NAMES`."""
+    def of(self, changes: PriorChanges, sets: Sets, genes: np.ndarray | slice = _ALL) -> np.ndarray:
+        """Inputs of the head, (U, G, F) float32, see :data:`NAMES`; `changes` are those of the same genes."""
         shape, setting_U = changes.change_UG.shape, np.zeros(len(sets), dtype=np.int64)
         if len(self.mean_SG) > 1:
             setting_U = settings_of(sets, self.n_kinds)
-        control_sd_UG = self.control_sd_SG[setting_U]
-        co_expression_UG = (
-            np.stack([self._co_expression(nodes) for nodes in sets]) if len(sets) else np.zeros(shape)
+        control_sd_UG = self.control_sd_SG[setting_U][:, genes]
+        noise_G, profile_GK = self.noise_G[genes], self.profile_GK[genes]
+        target_UK = np.array([self._profile_of(nodes) for nodes in sets]).reshape(
+            len(sets), profile_GK.shape[1]
         )
+        co_expression_UG = target_UK @ profile_GK.T
         several_U1 = np.array([[float(len(nodes) > 1)] for nodes in sets]).reshape(-1, 1)
         columns = (
             changes.change_UG / self.size,
@@ -144,12 +147,12 @@ class HeadInputs:
             (changes.sum_UG - changes.largest_UG) / self.size,
             changes.strongest_UG / self.size,
             several_U1,
-            np.clip(changes.change_UG / self.noise_G, -_LARGEST_Z, _LARGEST_Z),
-            self.noise_G / self.size,
-            self.control_mean_SG[setting_U],
+            np.clip(changes.change_UG / noise_G, -_LARGEST_Z, _LARGEST_Z),
+            noise_G / self.size,
+            self.control_mean_SG[setting_U][:, genes],
             control_sd_UG,
-            self.response_G / self.size,
-            self.mean_SG[setting_U] / self.size,
+            self.response_G[genes] / self.size,
+            self.mean_SG[setting_U][:, genes] / self.size,
             co_expression_UG,
             co_expression_UG * control_sd_UG,
         )
@@ -158,10 +161,10 @@ class HeadInputs:
             inputs_UGF[..., number] = column
         return inputs_UGF
 
-    def _co_expression(self, nodes: Sequence[int]) -> np.ndarray:
-        """Similarity of each gene's correlation profile to those of the perturbed genes, summed over these, (G,)."""
+    def _profile_of(self, nodes: Sequence[int]) -> np.ndarray:
+        """Sum of the correlation profiles of the perturbed genes, (K,)."""
         columns = self.column_P[list(nodes)] if len(nodes) else np.empty(0, dtype=np.int64)
-        return np.asarray(self.profile_GK @ self.profile_GK[columns[columns >= 0]].sum(axis=0))
+        return np.asarray(self.profile_GK[columns[columns >= 0]].sum(axis=0))
 
     def targets(self, sets: Sets) -> np.ndarray:
         """Whether a measured gene is perturbed itself, or the condition is the control, (U, G) bool."""

@@ -40,7 +40,9 @@ EPOCHS, STEPS, PER_STEP, RATE = 12, 20, 8, 6e-3
 steps from zero are the regularisation: the head stays close to the prior (``benchmarks/head.py``)."""
 MOST_STEPS = 600
 """Steps in all, at most: of very many conditions each is seen a few times, enough for a function of 14 inputs."""
-_FOLD_SEED = 3
+GENES_PER_STEP = 1000
+"""Of more genes each step draws so many: the function is the same for all, and a step costs what its genes cost."""
+_FOLD_SEED, _GENE_SEED = 3, 11
 _ROWS = 64  # conditions of a block of inputs
 
 
@@ -83,18 +85,25 @@ class HeadTask:
     ) -> None:
         self.inner, self.device, self.dtype = inner, device, dtype
         self.residual_CG, self.weight_CG, self.keep_MC = residual_CG, weight_CG, keep_MC
+        self.n_steps = 0
+        self.genes: np.ndarray | slice = slice(None)  # of a step, the same on all workers
 
     def prepare_window(self, batches: Sequence[ConditionBatch], reducer: Reducer) -> float:
-        """Weight of one condition on this worker; every worker knows it without asking the others."""
+        """Draw the genes of the step. Weight of one condition here; every worker knows it without asking the others."""
+        n_genes = self.residual_CG.shape[1]
+        if n_genes > GENES_PER_STEP:
+            draw = np.random.Generator(np.random.Philox(key=[_GENE_SEED, self.n_steps]))
+            self.genes = np.sort(draw.choice(n_genes, GENES_PER_STEP, replace=False))
+        self.n_steps += 1
         return reducer.world_size / sum(batch.n_all for batch in batches)
 
     def loss(self, model: nn.Module, batch: ConditionBatch, window: float, position: int) -> Tensor:
         """This worker's part of the mean over conditions and genes, times the number of workers."""
         rows = batch.ids.numpy()
         arrays = {
-            "inputs_UGF": self.inner.inputs_of(rows),
-            "residual_UG": self.residual_CG[rows],
-            "weight_UG": self.weight_CG[rows],
+            "inputs_UGF": self.inner.inputs_of(rows, self.genes),
+            "residual_UG": self.residual_CG[rows][:, self.genes],
+            "weight_UG": self.weight_CG[rows][:, self.genes],
             "keep_MU": self.keep_MC[:, rows],
         }
         tensors = moved(arrays, self.device, self.dtype)
