@@ -98,14 +98,36 @@ class GEARS(PublishedNames, Shown):
         self.device = model_device(device)
         self.parts: ModelParts | None = None
         self.joined_as: tuple[int, int] | None = None
-        self.model: Any = None
-        self.best_model: GEARSNetwork | None = None
+        self._network: Any = None
+        self._best_network: GEARSNetwork | None = None
+        self._network_seed = 0
         self.weight_bias_track, self.proj_name, self.exp_name = weight_bias_track, proj_name, exp_name
         if weight_bias_track:
             check_loggers(["wandb"])
 
     def __repr__(self) -> str:
         return f"GEARS({'not initialised' if self.parts is None else self.parts}, on {self.device})"
+
+    @property
+    def model(self) -> Any:
+        """The network as last trained; None before `model_initialize`. It is made when it is first used."""
+        if self._network is None and self.parts is not None:
+            self.model = self.parts.network(seed=self._network_seed).to(self.device)
+            self._best_network = copy.deepcopy(self._network)
+        return self._network
+
+    @model.setter
+    def model(self, network: Any) -> None:
+        self._network = network
+
+    @property
+    def best_model(self) -> GEARSNetwork | None:
+        """The network with the weights of the best epoch; None before `model_initialize`."""
+        return self._best_network if self.model is not None else None
+
+    @best_model.setter
+    def best_model(self, network: GEARSNetwork | None) -> None:
+        self._best_network = network
 
     @property
     def config(self) -> dict[str, Any]:
@@ -183,9 +205,8 @@ class GEARS(PublishedNames, Shown):
         """
         pert_data = self._need_data("model_initialize")
         self.parts = build_parts(pert_data, options.only(ModelConfig), options.only(CustomGraphs))
-        seed = (pert_data.seed or 0) if options.seed is None else options.seed
-        self.model = self.parts.network(seed=seed).to(self.device)
-        self.best_model = copy.deepcopy(self.model)
+        self._network_seed = (pert_data.seed or 0) if options.seed is None else options.seed
+        self.model = self.best_model = None
 
     @takes(TrainCall)
     def train(self, options: TrainCall) -> TrainResult:
@@ -220,7 +241,7 @@ class GEARS(PublishedNames, Shown):
                 if options.distributed:
                     self._move_to(worker)
                 fit = Fit(pert_data, parts, train_options, worker, seconds)
-                fit.train(unwrap(self.model))
+                fit.train(lambda: unwrap(self.model))
             fit.conclude()
             self._use(fit)
             table = None
@@ -232,16 +253,20 @@ class GEARS(PublishedNames, Shown):
     def _move_to(self, worker: World) -> None:
         """Take rank and device of a launcher's worker."""
         self.joined_as, self.device = (worker.rank, worker.world_size), worker.device
-        for network in (self.model, self.best_model):
+        for network in (self._network, self._best_network):
             if network is not None:
                 network.to(worker.device)
 
     def _use(self, fit: Fit) -> None:
         """Use the fitted prior and the best weights for predictions."""
-        network, self.parts = unwrap(self.model), fit.parts
-        self.best_model = copy.deepcopy(network)
-        self.best_model.load_state_dict(fit.run.best_state)
-        network.prior = self.best_model.prior = fit.parts.prior
+        self.parts = fit.parts
+        if self._network is None:
+            return
+        network = unwrap(self._network)
+        self._best_network = copy.deepcopy(network)
+        if fit.run.best_state:
+            self._best_network.load_state_dict(fit.run.best_state)
+        network.prior = self._best_network.prior = fit.parts.prior
 
     @takes(EvaluateCall)
     def evaluate(self, options: EvaluateCall) -> pd.DataFrame | None:
@@ -403,11 +428,14 @@ class GEARS(PublishedNames, Shown):
 
     def save_model(self, path: str | Path) -> None:
         """Write the best model as a complete folder: a new one, or one with a model of the same screen."""
-        network, parts = self._predictor()
+        _, parts = self._predictor()
         if self.rank == 0:
             if is_model(path):
                 logger.info("replacing the model in %s", path)
-            state = {key: value.detach().cpu() for key, value in unwrap(network).state_dict().items()}
+            state = {
+                key: value.detach().cpu()
+                for key, value in unwrap(self.best_model or self.model).state_dict().items()
+            }
             save_model(path, parts, state)
             logger.info("the model was saved in %s", path)
 
@@ -430,9 +458,8 @@ class GEARS(PublishedNames, Shown):
         """Use these parts, and the weights in a folder."""
         network = parts.network()
         load_weights(path, network)
-        network.prior = parts.prior
         self.parts, self.model = parts, network.to(self.device)
-        self.best_model = copy.deepcopy(self.model)
+        self.best_model = copy.deepcopy(self._network)
 
     @classmethod
     def from_pretrained(cls, path: str | Path, device: str | torch.device | None = None) -> Self:
@@ -447,16 +474,15 @@ class GEARS(PublishedNames, Shown):
             raise ValueError(msg)
         return self.pert_data
 
-    def _predictor(self, *, warn: bool = True) -> tuple[GEARSNetwork, ModelParts]:
-        """The network of the best epoch and the other parts of the model; a warning for one that was never trained."""
+    def _predictor(self, *, warn: bool = True) -> tuple[GEARSNetwork | None, ModelParts]:
+        """The network of the best epoch, where it is used or made, and the other parts; warns if none is trained."""
         parts = self._need_model()
-        assert self.best_model is not None
         if warn and not parts.fitted_parts:
             logger.warning(
                 "this model is not trained: unless you trained its network yourself, predictions come from random "
                 "weights; call train() first"
             )
-        return self.best_model, parts
+        return self.best_model if parts.uses_network else self._best_network, parts
 
     def _condition(self, query: str | Sequence[str] | Condition) -> Condition:
         """A requested condition, by the names of this model."""

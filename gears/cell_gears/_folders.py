@@ -13,6 +13,7 @@ from gears.files._manifest import MANIFEST
 from gears.files._paths import user_path
 from gears.files._pickles import load_tensors
 from gears.files._tensors import read_tensors
+from gears.graphs._custom import Graphs
 from gears.graphs._graph import Graph
 from gears.model._folder import WEIGHTS, ModelParts, published_state
 from gears.model.config import published_config
@@ -69,13 +70,14 @@ def read_published(
     plain = {
         str(key): value.item() if isinstance(value, np.generic) else value for key, value in config.items()
     }
+    go = _go_graph(folder, config, nodes)
+    coexpress = Graph(genes, np.empty((2, 0), dtype=np.int64), np.empty(0))
     return ModelParts(
         config=published_config(plain),
         gene_names=genes,
         gene_ids=genes,
         pert_names=nodes,
-        go=_go_graph(folder, config, nodes),
-        coexpress=Graph(genes, np.empty((2, 0), dtype=np.int64), np.empty(0)),
+        graphs=Graphs(lambda: go, lambda: coexpress),
         control_mean_G=np.asarray(control_mean_G, dtype=np.float64),
         provenance={"converted_from": "cell-gears"},
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,23 @@ Without effect where ``coexpress_cells=None`` asks for all cells."""
 _EMBEDDING_FILES = (".npy", ".h5ad", ".parquet")
 
 
+class Graphs:
+    """The graphs of a network, each made when it is first read: a prior that predicts alone needs none."""
+
+    def __init__(self, make_go: Callable[[], Graph], make_coexpress: Callable[[], Graph]) -> None:
+        self._make_go, self._make_coexpress = make_go, make_coexpress
+
+    @cached_property
+    def go(self) -> Graph:
+        """Graph over the nodes of perturbations."""
+        return self._make_go()
+
+    @cached_property
+    def coexpress(self) -> Graph:
+        """Graph over the measured genes."""
+        return self._make_coexpress()
+
+
 @dataclasses.dataclass(frozen=True)
 class GraphMaker:
     """Makes graphs over the genes of a model.
@@ -62,6 +80,13 @@ class GraphMaker:
     k: int
     annotation: GeneAnnotation
     built: Callable[[], Graph]
+
+    def when_read(self, given: Any) -> Callable[[], Graph]:
+        """The graph of :meth:`make` at once where it is a custom one, so that its faults show; else when it is read."""
+        if given is None or (isinstance(given, str) and given in BUILT_IN):
+            return self.built
+        graph = self.make(given)
+        return lambda: graph
 
     def make(self, given: Any) -> Graph:
         """A graph from any of the accepted forms; a list of them is put together.

@@ -146,6 +146,8 @@ class TrainingJob:
         with seconds.of("graphs"):
             parts = self.model(pert_data, device="cpu").parts
             assert parts is not None
+            if self.options.prior is None or self.options.trains_on_request or parts.config.uncertainty:
+                _ = parts.go, parts.coexpress  # into the cache, where the workers read them
         assert self.options.save_path is not None
         if self.options.resume:
             check_resumed(self.options.save_path, parts)

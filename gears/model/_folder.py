@@ -36,11 +36,11 @@ from gears.files.formats import (
     write_json,
     write_npz,
 )
-from gears.graphs._custom import GraphMaker, coexpression_graph_of, go_graph_of
+from gears.graphs._custom import GraphMaker, Graphs, coexpression_graph_of, go_graph_of
 from gears.graphs._graph import Graph
 from gears.graphs._similarities import PriorInputs
 from gears.model.config import CustomGraphs, ModelConfig
-from gears.model.network import GEARSNetwork, start_from
+from gears.model.network import GEARSNetwork, begin_at_zero, start_from
 from gears.priors._prior import GenePrior
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class ModelParts:
         Names and ids of the G measured genes in the order of the predictions.
     pert_names
         The P nodes of the perturbation graph.
-    go, coexpress
-        Graphs over `pert_names` and `gene_names`.
+    graphs
+        Those over `pert_names` and `gene_names`, made when they are read: :attr:`go` and :attr:`coexpress`.
     split
         The split that the model was trained on, if any.
     fitted_parts
@@ -95,8 +95,7 @@ class ModelParts:
     gene_names: tuple[str, ...]
     gene_ids: tuple[str, ...]
     pert_names: tuple[str, ...]
-    go: Graph
-    coexpress: Graph
+    graphs: Graphs = dataclasses.field(repr=False)
     control_mean_G: np.ndarray
     split: Split | None = None
     fitted_parts: tuple[str, ...] = ("train",)
@@ -115,8 +114,23 @@ class ModelParts:
             f"{predicting}, {len(self.pert_names)} genes to perturb, {len(self.gene_names)} genes predicted"
         )
 
+    @property
+    def go(self) -> Graph:
+        """Graph over the nodes of perturbations."""
+        return self.graphs.go
+
+    @property
+    def coexpress(self) -> Graph:
+        """Graph over the measured genes."""
+        return self.graphs.coexpress
+
+    @property
+    def uses_network(self) -> bool:
+        """Whether predictions depend on the network: it has a weight, predicts a variance, or there is no prior."""
+        return self.prior is None or self.prior.network_weight > 0 or self.config.uncertainty
+
     def network(self, *, seed: int = 0) -> GEARSNetwork:
-        """A new network with initial weights from `seed`."""
+        """A new network with initial weights from `seed`; beside a prior it begins without any change."""
         network = GEARSNetwork(
             self.go,
             self.coexpress,
@@ -132,6 +146,9 @@ class ModelParts:
             network.placing.trained_on(
                 {self.contexts.numbers(condition)[0] for condition in self.training_conditions()}
             )
+        if self.prior is not None:
+            begin_at_zero(network)
+            network.prior = self.prior
         return network
 
     def fitted_conditions(self) -> list[Condition]:
@@ -298,7 +315,8 @@ def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
     need_types(path / "genes.json", genes, dict.fromkeys(("gene_names", "gene_ids", "pert_names"), list))
     need_names(path / "genes.json", genes, "gene_names", "gene_ids", "pert_names")
     gene_names, pert_names = tuple(genes["gene_names"]), tuple(genes["pert_names"])
-    graphs = read_npz(path / "graphs.npz")
+    arrays = read_npz(path / "graphs.npz")
+    go, coexpress = Graph.from_arrays(arrays, "go"), Graph.from_arrays(arrays, "coexpress")
     means = read_npz(path / "statistics.npz")
     control_mean_G = means["control_mean"]
     if control_mean_G.ndim != 1 or control_mean_G.dtype.kind != "f" or not np.isfinite(control_mean_G).all():
@@ -318,8 +336,7 @@ def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
         gene_names=gene_names,
         gene_ids=tuple(genes["gene_ids"]),
         pert_names=pert_names,
-        go=Graph.from_arrays(graphs, "go"),
-        coexpress=Graph.from_arrays(graphs, "coexpress"),
+        graphs=Graphs(lambda: go, lambda: coexpress),
         control_mean_G=control_mean_G,
         split=Split.load(split_file) if split_file.is_file() else None,
         fitted_parts=tuple(config.get("fitted_parts", ("train",))),
@@ -413,8 +430,7 @@ def build_parts(pert_data: PertData, config: ModelConfig, graphs: CustomGraphs |
         gene_names=genes,
         gene_ids=tuple(map(str, screen.gene_ids)),
         pert_names=nodes,
-        go=go_maker.make(graphs.go),
-        coexpress=coexpress_maker.make(graphs.coexpress),
+        graphs=Graphs(go_maker.when_read(graphs.go), coexpress_maker.when_read(graphs.coexpress)),
         control_mean_G=screen.control_mean_G,
         contexts=None if screen.model_contexts.is_plain else screen.model_contexts,
         nonnegative=screen.nonnegative,

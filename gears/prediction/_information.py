@@ -31,10 +31,11 @@ def source_of_genes(parts: ModelParts) -> dict[str, str]:
 
 
 def _has_similar(parts: ModelParts) -> np.ndarray:
-    """Whether a node is similar to a trained one in the prior, or has a neighbour in the graph, (P,) bool."""
-    sources, targets = parts.go.edge_index
+    """Whether a node is similar to a trained one in the prior, or has a neighbour in the network's graph, (P,) bool."""
     has_P = np.zeros(len(parts.pert_names), dtype=bool)
-    has_P[targets[sources != targets]] = True
+    if parts.uses_network:
+        sources, targets = parts.go.edge_index
+        has_P[targets[sources != targets]] = True
     prior = parts.prior
     if prior is not None:
         for effects in (prior.overall, *prior.within[:1]):  # all settings have the same similarities

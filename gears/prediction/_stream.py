@@ -54,7 +54,7 @@ def chunk_size(n_genes: int) -> int:
 
 
 def stream(
-    network: GEARSNetwork,
+    network: GEARSNetwork | None,
     parts: ModelParts,
     conditions: Iterable[Condition],
     *,
@@ -105,7 +105,10 @@ Outputs = tuple[torch.Tensor, torch.Tensor | None]
 
 @torch.no_grad()
 def _changes(
-    network: GEARSNetwork, chunks: Iterable[Chunk[T]], prior: GenePrior | None, devices: Sequence[str] = ()
+    network: GEARSNetwork | None,
+    chunks: Iterable[Chunk[T]],
+    prior: GenePrior | None,
+    devices: Sequence[str] = (),
 ) -> Iterator[tuple[T, Changes]]:
     """The prediction loop: changes of one chunk after another.
 
@@ -113,8 +116,14 @@ def _changes(
     share is computed once. The network does not run where nothing depends on it: its weight is 0 and it
     predicts no variance.
     """
-    unused = prior is not None and prior.network_weight == 0 and not network.config.uncertainty
-    computed = ((*chunk, None) for chunk in chunks) if unused else _outputs(network, chunks, devices)
+    if (
+        prior is not None
+        and prior.network_weight == 0
+        and network is not None
+        and not network.config.uncertainty
+    ):
+        network = None
+    computed = ((*chunk, None) for chunk in chunks) if network is None else _outputs(network, chunks, devices)
     for nodes, label, outputs in computed:
         network_UG = cell_sd_UG = None
         if outputs is not None:
@@ -192,7 +201,7 @@ def _predictions(
 
 
 def predict(
-    network: GEARSNetwork,
+    network: GEARSNetwork | None,
     parts: ModelParts,
     conditions: Iterable[str | Sequence[str] | Condition],
     *,
@@ -215,7 +224,11 @@ def predict(
 
 
 def predict_changes(
-    network: GEARSNetwork, nodes: Sequence[Sequence[int]], *, prior: GenePrior | None = None, chunk: int = 32
+    network: GEARSNetwork | None,
+    nodes: Sequence[Sequence[int]],
+    *,
+    prior: GenePrior | None = None,
+    chunk: int = 32,
 ) -> Changes:
     """Change of every gene under each set of nodes, with standard deviations where they are predicted.
 
@@ -224,7 +237,9 @@ def predict_changes(
     slices = [slice(begin, begin + chunk) for begin in range(0, len(nodes), chunk)]
     found = [changes for _, changes in _changes(network, ((nodes[rows], None) for rows in slices), prior)]
     if not found:
-        return Changes(np.empty((0, network.n_genes)))
+        known = prior if network is None else network
+        assert known is not None
+        return Changes(np.empty((0, known.n_genes)))
     delta, cell_sd, sd = (
         None if parts[0] is None else np.concatenate(parts) for parts in zip(*found, strict=True)
     )
@@ -256,7 +271,7 @@ def candidate_genes(parts: ModelParts, genes: Iterable[str] | None) -> list[str]
 
 
 def predict_all_pairs(
-    network: GEARSNetwork,
+    network: GEARSNetwork | None,
     parts: ModelParts,
     genes: Iterable[str] | None = None,
     *,
@@ -274,7 +289,7 @@ def predict_all_pairs(
 
 
 def predict_to_file(
-    network: GEARSNetwork,
+    network: GEARSNetwork | None,
     parts: ModelParts,
     conditions: Iterable[str | Sequence[str] | Condition],
     output: str | Path,
@@ -296,7 +311,7 @@ def predict_to_file(
 
 
 def rank_pairs(
-    network: GEARSNetwork,
+    network: GEARSNetwork | None,
     parts: ModelParts,
     score: Score,
     genes: Iterable[str] | None = None,

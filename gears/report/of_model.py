@@ -61,7 +61,7 @@ class EvaluateCall(ScoreOptions):
 
 
 def evaluate_model(
-    pert_data: PertData, network: GEARSNetwork, parts: ModelParts, options: EvaluateCall
+    pert_data: PertData, network: GEARSNetwork | None, parts: ModelParts, options: EvaluateCall
 ) -> pd.DataFrame | None:
     """Evaluate a model; see :meth:`gears.GEARS.evaluate`."""
     part, clip, name, report = options.split, options.clip, options.name, options.report
@@ -129,7 +129,7 @@ def _embedding(parts: ModelParts) -> GeneEmbedding | None:
 
 
 def _predictions(
-    network: GEARSNetwork, parts: ModelParts, conditions: Sequence[Condition], name: str
+    network: GEARSNetwork | None, parts: ModelParts, conditions: Sequence[Condition], name: str
 ) -> dict[str, Predictions]:
     """Predictions, not clipped, of the model and of its variants.
 

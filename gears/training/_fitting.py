@@ -9,7 +9,7 @@ import logging
 import multiprocessing
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from gears.priors._source import prior_of, prior_rows
 from gears.training._batches import training_batches
 from gears.training._head import TrainedHead, train_head, with_head_of
 from gears.training._network_weight import FEWEST_CONDITIONS, NetworkWeight, choose_network_weight
-from gears.training._run import Run, RunResult, untrained
+from gears.training._run import Run, RunResult
 from gears.training._run_folder import run_path
 from gears.training._shards import one_thread
 from gears.training._tables import condition_tables
@@ -39,6 +39,7 @@ from gears.training._validation import (
     train_mean,
     validation_of,
 )
+from gears.training._workers import plain_state
 from gears.training.options import TrainOptions
 
 if TYPE_CHECKING:
@@ -96,8 +97,8 @@ class Fit:
         path = self.given.save_path
         self.run_path = None if path is None else run_path(path, resume=self.given.resume)
 
-    def train(self, network: GEARSNetwork) -> None:
-        """Fit the prior, then train the network in place, together with the other workers.
+    def train(self, make_network: Callable[[], GEARSNetwork]) -> None:
+        """Fit the prior, then train the network in place where one is requested, together with the other workers.
 
         Nothing here is slow on one worker alone, so that none waits for another at a collective.
         """
@@ -105,26 +106,34 @@ class Fit:
             self._log(
                 f"{self.given.save_path} holds a model of this screen: it is replaced when this run is complete"
             )
+        had_prior = self.parts.prior is not None
         with one_thread(enabled=self.given.reproducible):
             with self.seconds.of("prior"):
                 fitted = fitted_prior(self.pert_data, self.parts, self.given)
             with self.seconds.of("head"):
                 fitted, head_stopped = self._add_head(fitted)
             with self.seconds.of("prior"):
-                validation, prior_U = self._use_prior(network, fitted)
+                validation, prior_U = self._use_prior(fitted)
             untrained_because = head_stopped or self._untrained_because(validation)
             if untrained_because is None:
+                with self.seconds.of("graphs"):
+                    network = make_network()
                 with self.seconds.of("training"):
+                    if fitted is not None and not had_prior:
+                        begin_at_zero(network)
                     run = self._run(network, fitted, validation)
                     with run.reported():
                         run.engine.train(**run.training)
                     self.run = run.result()
                     del run  # the memory of its tables and of the optimiser
             else:
-                self.run = dataclasses.replace(
-                    untrained(network, self.worker.device),
-                    stopped=head_stopped is not None,
-                    stopped_because=untrained_because,
+                self.run = RunResult(
+                    [],
+                    None,
+                    {},
+                    head_stopped is not None,
+                    untrained_because,
+                    devices=(str(self.worker.device),),
                 )
             if fitted is not None:
                 self.choice = choose_network_weight(
@@ -150,7 +159,8 @@ class Fit:
             self._log(self._outcome(choice))
         if self.worker.rank == 0 and self.saved_in is not None:
             trained = bool(run.history) or run.stopped
-            save_model(self.saved_in, self.parts, run.best_state, run=self.run_path if trained else None)
+            weights = run.best_state or plain_state(self.parts.network())
+            save_model(self.saved_in, self.parts, weights, run=self.run_path if trained else None)
             if trained and self.run_path is not None and self.run_path != link_target(self.saved_in):
                 shutil.rmtree(self.run_path, ignore_errors=True)
             self._log(f"the model was saved in {self.saved_in}")
@@ -179,12 +189,10 @@ class Fit:
             self._log(_line_on_head(head))
         return head.fitted, head.stopped
 
-    def _use_prior(self, network: GEARSNetwork, fitted: FittedPrior | None) -> tuple[Validation, np.ndarray]:
+    def _use_prior(self, fitted: FittedPrior | None) -> tuple[Validation, np.ndarray]:
         """Make the prior part of the model; the scorer of the validation part, and the prior's scores there."""
         parts, pert_data = self.parts, self.pert_data
         prior = None if fitted is None else fitted.prior
-        if prior is not None and parts.prior is None:
-            begin_at_zero(network)
         self.parts = dataclasses.replace(parts, prior=prior, fitted_parts=("train",))
         validation = validation_of(
             pert_data, self.options.monitored, prior, mask_target=parts.config.mask_target
@@ -204,21 +212,15 @@ class Fit:
             return None
         if self.given.epochs == 0:
             return "epochs=0: the prior alone was fitted"
-        if validation.n_conditions >= FEWEST_CONDITIONS:
-            return None
-        few = (
-            f"{count(validation.n_conditions, 'validation condition')} cannot show whether the network improves on "
-            f"the prior (at least {FEWEST_CONDITIONS} can), so its weight is 0"
-        )
-        remedy = "choose a split with a larger validation part, or train the network alone with prior=None"
-        if self.given.trains_on_request or self.parts.config.uncertainty:
-            use = (
-                "gives the variance only" if self.parts.config.uncertainty else "does not change predictions"
+        if not (self.given.trains_on_request or self.parts.config.uncertainty):
+            return "no network was requested"
+        if validation.n_conditions < FEWEST_CONDITIONS:
+            use = "gives the variance only" if self.parts.config.uncertainty else "cannot change predictions"
+            self._log(
+                f"{count(validation.n_conditions, 'validation condition')}, {FEWEST_CONDITIONS} needed: the GEARS "
+                f"network {use}; give a larger validation part, or prior=None for the network alone"
             )
-            self._log(f"{few}; it is trained as requested, but {use}: {remedy}")
-            return None
-        self._log(f"{few} and it is not trained: {remedy}, or set epochs to train it all the same")
-        return f"{few}: no network was trained"
+        return None
 
     def _run(self, network: GEARSNetwork, fitted: FittedPrior | None, validation: Validation) -> Run:
         """The training of the network on what the prior leaves."""

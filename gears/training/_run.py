@@ -61,12 +61,6 @@ class RunResult:
     kept: int | None = None
 
 
-def untrained(network: GEARSNetwork, device: torch.device) -> RunResult:
-    """Result of a run that trains no network: its initial weights."""
-    network.to(device)
-    return RunResult([], None, plain_state(network), devices=(str(device),))
-
-
 class Run:
     """Everything that a bare network is trained with, in place, in one process or as one of several workers.
 

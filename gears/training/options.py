@@ -94,8 +94,10 @@ class TrainOptions(Options):
 
     # fmt: off
     epochs: int | None = option(None, whole(0).or_none(),
-        help="""epochs that run, 20 by default. Over cells an epoch is one pass over the training cells; over moments it
-        is at least one pass over the training conditions and at least 20 optimiser steps. 0 fits the prior alone""")
+        help="""epochs of the GEARS network. Beside a prior it is trained where epochs, steps or early_stopping are
+        given, or with uncertainty=True; 20 epochs by default, also with prior=None. Over cells an epoch is one pass
+        over the training cells; over moments it is at least one pass over the training conditions and at least 20
+        optimiser steps. 0 fits the prior alone, without its correction network""")
     lr: float | None = option(None, number(above=0).or_none(_BY_OBJECTIVE),
         help="learning rate of Adam, 1e-2 by default; published: 1e-3")
     weight_decay: float | None = option(None, number(least=0).or_none(_BY_OBJECTIVE), fixed=True,
@@ -107,8 +109,8 @@ class TrainOptions(Options):
         help="""what the loss is computed from: moments (each condition's moments over all pairs of its cells with
         control cells) or cells (every perturbed cell against a control cell drawn again each epoch, as published)""")
     prior: str | None = option(AUTO, one_of([AUTO]).or_none("None for the network alone"), fixed=True,
-        help="""auto: fit a Gaussian-process prior to the training conditions, train the network on the residuals, and
-        choose the network's weight beside the prior on the validation conditions. None: train the network alone, as
+        help="""auto: fit a Gaussian-process prior to the training conditions; a network is trained on its residuals,
+        and the network's weight beside the prior chosen on the validation conditions. None: train the network alone, as
         published""")
     refit: bool = option(True, switch(), needs=_PRIOR,
         help="with network weight 0, fit the prior again to the training and validation conditions at the end")
@@ -149,9 +151,9 @@ class TrainOptions(Options):
     ema_decay: float = option(0.999, number(above=0, below=1), needs=_EMA, fixed=True,
         help="decay of the moving average; at step t at most (1 + t) / (10 + t)")
     early_stopping: int | str | None = option(AUTO, _PATIENCE, needs=_STOPPING,
-        help="""a number: end after this many epochs without a better validation metric. auto: end when, after the
-        learning rate has begun to fall, a quarter of the epochs in a row have beaten neither the prior nor the best
-        epoch; without a prior the same as None, which runs every epoch""")
+        help="""a number: end after this many epochs without a better validation metric. auto: with epochs or steps,
+        and without a prior, the same as None, which runs every epoch; else end when, after the learning rate has begun
+        to fall, a quarter of the epochs in a row have beaten neither the prior nor the best epoch""")
     check_replicas: bool = option(False, switch(), needs=_WORKERS,
         help="compare all workers' weights after each epoch")
     reproducible: bool = option(False, switch(), fixed=True,
@@ -217,9 +219,9 @@ class TrainOptions(Options):
 
     @property
     def trains_on_request(self) -> bool:
-        """Whether the caller requests a trained network, even where its weight can only be 0."""
+        """Whether the caller asks for a trained network beside the prior: by epochs, steps or early_stopping."""
         length = self.epochs is not None or self.steps is not None
-        return self.epochs != 0 and (length or self.early_stopping is None)
+        return self.epochs != 0 and (length or self.early_stopping != AUTO)
 
     def with_defaults(self, loader_size: int | None = None) -> TrainOptions:
         """The same options with defaults filled in, except for the number of conditions of a step.
@@ -238,7 +240,7 @@ class TrainOptions(Options):
         if self.save_path is None:  # an explicit value stays, so that it is reported to have no effect
             del values["checkpoint_every"]
         omitted = {name: value for name, value in values.items() if getattr(self, name) is None}
-        if self.early_stopping == AUTO and self.prior is None:
+        if self.early_stopping == AUTO and (self.prior is None or self.trains_on_request):  # as many as asked
             omitted["early_stopping"] = None
         return dataclasses.replace(self, **omitted)
 
