@@ -57,24 +57,15 @@ class EarlyStopping:
         Epochs in a row without success after which the run ends.
     after
         Epochs up to this one (from 1) are not counted.
-    to_beat
-        Value of the metric, such as that of the prior alone, that an epoch can beat instead of the best epoch; None:
-        only a new best epoch is a success.
     """
 
     patience: int
     after: int = 0
-    to_beat: float | None = None
 
     @property
     def reason(self) -> str:
         """Why a run ended, for messages."""
-        return f"early stopping: {count(self.patience, 'epoch')} in a row did not beat {self.beaten}"
-
-    @property
-    def beaten(self) -> str:
-        """What an epoch must beat, for messages."""
-        return "the best epoch" if self.to_beat is None else "the prior or the best epoch"
+        return f"early stopping: {count(self.patience, 'epoch')} in a row did not beat the best epoch"
 
 
 @dataclass
@@ -122,18 +113,12 @@ class Progress:
 
         Epochs up to `after` are no candidates.
         """
-
-        def beats(other: float | None) -> bool:
-            return other is None or (value < other if lower_is_better else value > other)
-
-        defined = not math.isnan(value)
-        better = defined and epoch > after and beats(self.best_metric)
+        best = self.best_metric
+        beats = best is None or (value < best if lower_is_better else value > best)
+        better = not math.isnan(value) and epoch > after and beats
         if better:
             self.best_metric, self.best_epoch = value, epoch
-        success = better or (
-            defined and rule is not None and rule.to_beat is not None and beats(rule.to_beat)
-        )
-        if success or (rule is not None and epoch <= rule.after):
+        if better or (rule is not None and epoch <= rule.after):
             self.epochs_without_success = 0
         else:
             self.epochs_without_success += 1

@@ -177,7 +177,7 @@ class Run:
             start = f", counted after epoch {rule.after}," if rule.after else ""
             epochs = count(rule.patience, "epoch")
             verb = "does" if rule.patience == 1 else "in a row do"
-            line += f"; training ends early when {epochs}{start} {verb} not beat {rule.beaten}"
+            line += f"; training ends early when {epochs}{start} {verb} not beat the best epoch"
         return line
 
     @contextlib.contextmanager
@@ -331,13 +331,7 @@ def _stopping_rule(options: TrainOptions, validation: Validation, rising: int) -
     patience = options.early_stopping
     if patience is None or not validation.n_conditions:
         return None
-    if isinstance(patience, int):
-        return EarlyStopping(patience, after=rising)
-    assert options.epochs is not None
-    to_beat = None
-    if validation.prior is not None:
-        to_beat = validation.of_prior()[0][f"val_{validation.monitor.name}"]
-    return EarlyStopping(max(1, -(-options.epochs // 4)), after=rising, to_beat=to_beat)
+    return EarlyStopping(patience, after=rising)
 
 
 def _devices(engine: TrainingEngine) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ from typing import Any, Self
 import torch
 
 from gears.core._options import (
-    Check,
     Needs,
     Options,
     anything,
@@ -49,7 +48,7 @@ AMP_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 def _may_stop_early(options: TrainOptions, run: Any) -> bool:
     patience, epochs = options.early_stopping, options.epochs
-    return not isinstance(patience, int) or (run.validated and (epochs is None or patience < epochs))
+    return patience is None or (run.validated and (epochs is None or patience < epochs))
 
 
 _AMP = Needs(lambda options, run: options.use_amp, "use_amp=True")
@@ -80,10 +79,6 @@ _WARMED = Needs(
     ),
 )
 _BY_OBJECTIVE = "by objective"
-_PATIENCE = Check(
-    "a whole number of epochs of at least 1, 'auto' or None",
-    lambda value: value in (AUTO, None) or whole(1).valid(value),
-)
 
 
 @options
@@ -150,10 +145,8 @@ class TrainOptions(Options):
         help="keep a moving average of the weights, and validate and save it")
     ema_decay: float = option(0.999, number(above=0, below=1), needs=_EMA, fixed=True,
         help="decay of the moving average; at step t at most (1 + t) / (10 + t)")
-    early_stopping: int | str | None = option(AUTO, _PATIENCE, needs=_STOPPING,
-        help="""a number: end after this many epochs without a better validation metric. auto: with epochs or steps,
-        and without a prior, the same as None, which runs every epoch; else end when, after the learning rate has begun
-        to fall, a quarter of the epochs in a row have beaten neither the prior nor the best epoch""")
+    early_stopping: int | None = option(None, whole(1).or_none(), needs=_STOPPING,
+        help="end after this many epochs without a better validation metric; by default every epoch runs")
     check_replicas: bool = option(False, switch(), needs=_WORKERS,
         help="compare all workers' weights after each epoch")
     reproducible: bool = option(False, switch(), fixed=True,
@@ -221,7 +214,7 @@ class TrainOptions(Options):
     def trains_on_request(self) -> bool:
         """Whether the caller asks for a trained network beside the prior: by epochs, steps or early_stopping."""
         length = self.epochs is not None or self.steps is not None
-        return self.epochs != 0 and (length or self.early_stopping != AUTO)
+        return self.epochs != 0 and (length or self.early_stopping is not None)
 
     def with_defaults(self, loader_size: int | None = None) -> TrainOptions:
         """The same options with defaults filled in, except for the number of conditions of a step.
@@ -240,8 +233,6 @@ class TrainOptions(Options):
         if self.save_path is None:  # an explicit value stays, so that it is reported to have no effect
             del values["checkpoint_every"]
         omitted = {name: value for name, value in values.items() if getattr(self, name) is None}
-        if self.early_stopping == AUTO and (self.prior is None or self.trains_on_request):  # as many as asked
-            omitted["early_stopping"] = None
         return dataclasses.replace(self, **omitted)
 
     @property

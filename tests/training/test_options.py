@@ -163,12 +163,6 @@ def test_a_step_takes_the_batch_of_all_workers_and_32_conditions_by_default() ->
         assert TrainOptions(batch_size=60).conditions_per_step(100, world_size) == min(100, 60 * world_size)
 
 
-def test_early_stopping_is_chosen_by_the_prior() -> None:
-    assert TrainOptions().with_defaults().early_stopping == "auto"
-    assert TrainOptions(prior=None).with_defaults().early_stopping is None
-    assert TrainOptions(prior=None, early_stopping=3).with_defaults().early_stopping == 3
-
-
 def test_numpy_numbers_and_paths_are_taken_like_plain_ones(tmp_path: Path) -> None:
     options = TrainOptions(
         epochs=np.int64(3), lr=np.float32(0.5), use_ema=np.bool_(True), save_path=tmp_path / "m"
