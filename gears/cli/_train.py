@@ -115,7 +115,7 @@ def run_train(arguments: list[str]) -> None:
     }
     used = f"best epoch  {result.best_epoch}"
     if result.network_weight == 0:
-        used = "network     weight 0: predictions are those of the prior alone"
+        used = "predictions the prior"
     lines = [f"model       {result.save_path}", used]
     decisive = [name for name in DECISIVE if name in result.test_metrics] or list(result.test_metrics)
     lines += [f"test {name:<24}{result.test_metrics[name]:.4f}" for name in decisive]

@@ -315,6 +315,6 @@ def subgroup_line(
     if not differing:
         return None
     return (
-        f"subgroups count genes of the {count(len(fitted), 'fitted condition')}; the split file names "
-        f"{len(differing)} of {count(len(conditions), 'condition')} otherwise: {shorten(differing, 3)}"
+        f"{len(differing)} of {count(len(conditions), 'subgroup label')} differ from the split file's "
+        f"(docs/splits.md), such as {differing[0]}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,8 +34,7 @@ MIN_CONDITIONS = 8
 BETTER, SAME, WORSE, TOO_FEW = "better", "not distinguishable", "worse", "too few conditions to say"
 NO_RANGE = "no range on this screen"
 """Half of a condition's own cells predict the other half no better than the mean of the training conditions."""
-N_SHOWN = 3
-"""Baselines in the short table."""
+_COLUMNS = 80
 VERDICT_COLUMNS = [
     "metric", "baseline", "model_mean", "baseline_mean", "difference", "low", "high", "n_conditions", "verdict",
 ]  # fmt: skip
@@ -180,51 +180,55 @@ def _named(rows: pd.DataFrame) -> str:
     return ", ".join(f"{metric} ({marked(baseline)})" for metric, baseline in pairs)
 
 
-def short_table(table: pd.DataFrame, *, method: str | None = None, digits: int = 3) -> str:
-    """The verdict and the decisive metrics of the model, its variants and the three best baselines: at most 20 lines.
+def short_table(table: pd.DataFrame, *, method: str | None = None) -> str:
+    """The verdict in a sentence, and the model beside the best baseline of each decisive metric, in 80 columns.
 
-    The best baselines have the best mean rank over the decisive metrics. Means are those of the verdict: over the
-    conditions where the model's value is defined, an undefined correlation of another method counted as 0.
+    Means are over the conditions where the model's value is defined, an undefined correlation of a baseline counted
+    as 0; the interval is that of the gain, which is above 0 where the model is better. Without a verdict all means.
     """
-    model = model_name(table, method)
-    single = table[table["condition"] != EVERY]
-    metrics = first_metrics(single)
-    summary = _paired_summary(single[single["metric"].isin(metrics)], model)
-    models = [name for name in table.attrs.get("models", []) if name != model]
-    methods = [model, *models[:N_SHOWN], *_best_baselines(summary, baselines_in(table, model), metrics)]
-    shown = summary[summary["method"].isin(methods)]
-    lines = _above(table, method)
-    lines += block(shown, methods=methods, metrics=metrics, labels=table.attrs.get("labels"), digits=digits)
-    lines += _legend(shown, "which are not in the mean (for a baseline they count as 0)")
-    left_out = list(table.attrs.get("left_out", {}))
-    return "\n".join([*lines, *([f"excluded: {shorten(left_out)}"] if left_out else [])])
+    rows, left_out = verdict_table(table, method=method), list(table.attrs.get("left_out", {}))
+    excluded = [f"excluded: {shorten(left_out)}"] if left_out else []
+    if rows.empty:
+        single = table[table["condition"] != EVERY]
+        return "\n".join([*_above(table, method), *block(summary_table(single)), *excluded])
+    model, n_conditions = model_name(table, method), rows["n_conditions"].max()
+    lines = textwrap.wrap(_sentence(rows, table, method), _COLUMNS)
+    lines.append(f"{'metric':<19}{model[:9]:>9}  {'best baseline':<28}{'mean':>6}  95 % of the gain")
+    for row in rows.to_dict("records"):
+        sign = 1 if get_metric(row["metric"]).higher_is_better else -1
+        low, high = sorted((sign * row["low"], sign * row["high"]))
+        interval = f"{low:+.3f} to {high:+.3f}" if np.isfinite(low) else ""
+        fewer = "" if row["n_conditions"] == n_conditions else f" [{row['n_conditions']}]"
+        lines.append(
+            f"{row['metric']:<19}{row['model_mean']:>9.3f}  {marked(row['baseline']):<28}"
+            f"{row['baseline_mean']:>6.3f}  {interval}{fewer}"
+        )
+    if (rows["n_conditions"] < n_conditions).any():
+        lines.append("[n]: over n conditions, where the model's value is defined")
+    marks = dict(mark for name in rows["baseline"].unique() for mark in marks_of(name))
+    lines += [f"{mark}: {meaning}" for mark, meaning in marks.items()]
+    return "\n".join([*lines, *notes_on(table), *excluded])
+
+
+def _sentence(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> str:
+    """The verdict without the names of what is better or the same."""
+    outcome, worse = rows["verdict"], rows[rows["verdict"] == WORSE]
+    if (outcome == TOO_FEW).all():
+        return _headline(rows, table, method)
+    conditions = count(int(rows["n_conditions"].max()), "condition")
+    n_better = int((outcome == BETTER).sum())
+    if not n_better and worse.empty:
+        return f"No better and no worse than the best baseline of each metric ({conditions})."
+    parts = [f"better on {n_better} of {len(rows)} metrics"] if n_better else []
+    parts += [f"worse on {_named(worse)}"] if len(worse) else []
+    title = _title(model_name(table, method))
+    return f"{title} against the best baseline: {'; '.join(parts)} ({conditions})."
 
 
 def first_metrics(table: pd.DataFrame) -> list[str]:
     """The decisive metrics of a table; without any of them its first metrics."""
     names = list(dict.fromkeys(table["metric"]))
     return [name for name in DECISIVE if name in names] or names[: len(DECISIVE)]
-
-
-def _paired_summary(table: pd.DataFrame, model: str) -> pd.DataFrame:
-    """Means over all conditions as in the verdict: undefined correlations of other methods than the model are 0."""
-    summary = summary_table(table)
-    summary = summary[summary["subgroup"] == ALL].set_index(["method", "metric"])
-    # only the means are used: one resample is enough
-    means = difference_table(table, Bootstrap(n=1), method=model, subgroups=False)
-    paired = means.set_index(["against", "metric"])["other_mean"].reindex(summary.index)
-    return summary.assign(mean=paired.fillna(summary["mean"])).reset_index()
-
-
-def _best_baselines(summary: pd.DataFrame, baselines: Sequence[str], metrics: Sequence[str]) -> list[str]:
-    baseline_rows = summary[summary["method"].isin(baselines)]
-    wide = baseline_rows.pivot(index="method", columns="metric", values="mean").reindex(list(baselines))
-    ranks = {
-        name: wide[name].rank(ascending=not get_metric(name).higher_is_better, na_option="bottom")
-        for name in metrics
-    }
-    order = pd.DataFrame(ranks).mean(axis=1).sort_values(kind="stable")
-    return [str(name) for name in order.index[:N_SHOWN]]
 
 
 def render_table(

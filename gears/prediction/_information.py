@@ -59,10 +59,8 @@ def warn_uninformed(conditions: Sequence[Condition], source_of: Mapping[str, str
         return
     parts = []
     if similar:
-        parts.append(f"predictions of {shorten(similar)} rest on similar genes alone")
+        parts.append(f"{shorten(similar)} predicted from similar genes only")
     if nothing:
-        parts.append(
-            f"nothing is known of {shorten(nothing)}, whose predictions are those of an average gene"
-        )
+        parts.append(f"{shorten(nothing)} predicted as an average gene, since nothing is known")
     n = count(len(similar) + len(nothing), "gene")
     logger.warning("%s neither measured nor perturbed in training: %s", n, "; ".join(parts))

@@ -303,16 +303,16 @@ class Fit:
                 f"is beyond chance (p = {choice.p_value:.2g})"
             )
         fitted = count(len(self.parts.fitted_conditions()), "condition")
-        again, more = ("again ", " and validation") if "val" in self.parts.fitted_parts else ("", "")
+        how, more = ("refitted", " and validation") if "val" in self.parts.fitted_parts else ("fitted", "")
         assert self.parts.prior is not None
-        used = "prior alone" if self.parts.prior.head is None else "prior with its head"
-        line = f"predictions are those of the {used}, fitted {again}to {fitted} (training{more})"
+        used = "prior" if self.parts.prior.head is None else "prior with its correction network"
+        line = f"predictions come from the {used}, {how} to {fitted} (training{more})"
         if choice.tried is None and not self.run.history:
             return line
-        why = f"{conditions} cannot show a gain"
+        why = f"{conditions}, {FEWEST_CONDITIONS} needed"
         if choice.n_conditions >= FEWEST_CONDITIONS:
-            why = f"its gain over the prior on {conditions} is not beyond chance"
-        return f"{line}: the network has weight 0, since {why} (prior=None trains the network alone)"
+            why = f"no significant gain on {conditions}"
+        return f"{line}; GEARS network skipped: {why} (prior=None: the network alone)"
 
     def _log(self, line: str, scores: dict[str, float] | None = None) -> None:
         """A line for the user, from one worker."""
@@ -323,13 +323,13 @@ class Fit:
 def _line_on_head(head: TrainedHead) -> str:
     """One line on whether the head is used."""
     if head.why is not None:
-        return f"the prior has no head: {head.why}"
-    words = {"single": "one gene", "several": "several genes"}
+        return f"correction network skipped: {head.why}"
+    words = {"single": "single genes", "several": "combinations"}
     of_kinds = ", ".join(
-        f"{weight.weight:.2g} under {words[kind]} ({count(weight.n_conditions, 'condition')})"
+        f"{weight.weight:.2g} for {words[kind]} ({weight.n_conditions})"
         for kind, weight in head.weights.items()
     )
-    return f"weight of the head, found on training conditions that it has not seen: {of_kinds}"
+    return f"correction network: weight {of_kinds}, by held-out training conditions"
 
 
 def fitted_prior(pert_data: PertData, parts: ModelParts, options: TrainOptions) -> FittedPrior | None:

@@ -196,7 +196,7 @@ def with_head_of(prior: GenePrior, other: GenePrior | None) -> GenePrior:
 
 def _untrained_because(n_conditions: int) -> str | None:
     if n_conditions < FEWEST_CONDITIONS:
-        return f"it has {n_conditions} training conditions, and a head needs at least {FEWEST_CONDITIONS}"
+        return f"it needs {FEWEST_CONDITIONS} training conditions, found {n_conditions}"
     return None
 
 

@@ -117,7 +117,7 @@ class TrainResult(Shown):
             predictions = f"prior + {self.network_weight:g} x network"
         else:
             conditions = "training and validation" if self.refitted else "training"
-            predictions = f"the prior alone (network weight 0), fitted to {conditions} conditions"
+            predictions = f"the prior, fitted to {conditions} conditions"
         stages = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.seconds.items())
         facts = {
             "predictions": predictions,
@@ -126,4 +126,6 @@ class TrainResult(Shown):
             "seconds": stages,
             "saved in": self.save_path or "nothing was saved",
         }
+        if not self.history and not self.stopped:
+            del facts["epochs"]
         return [f"{name:<12}{text}" for name, text in facts.items()]

@@ -11,6 +11,7 @@ import pytest
 from gears import GEARS, PertData
 from gears.cli._predict import run_predict
 from gears.graphs import Graph
+from gears.graphs._custom import Graphs
 from gears.jobs import Ensemble
 from gears.prediction._information import source_of_genes
 
@@ -54,8 +55,8 @@ def test_each_condition_is_marked_by_its_least_known_gene(model, saved, caplog):
         caplog.clear()
         predictions = one.predict(list(WANTED))
         assert warnings_of(caplog) == [
-            "2 genes neither measured nor perturbed in training: predictions of LIKE rest on similar genes alone; "
-            "nothing is known of ALONE, whose predictions are those of an average gene"
+            "2 genes neither measured nor perturbed in training: LIKE predicted from similar genes only; "
+            "ALONE predicted as an average gene, since nothing is known"
         ]
         assert predictions.to_adata().obs["informed_by"].to_dict() == WANTED
         assert predictions.to_frame().attrs["uninformed"] == ["ALONE+ctrl", "ALONE+GX00"]
@@ -66,7 +67,7 @@ def test_each_condition_is_marked_by_its_least_known_gene(model, saved, caplog):
 def test_either_the_prior_or_the_graph_makes_genes_similar(model):
     parts = model._need_model()
     no_edges = Graph(parts.pert_names, np.empty((2, 0), dtype=np.int64), np.empty(0))
-    without_graph = dataclasses.replace(parts, go=no_edges)
+    without_graph = dataclasses.replace(parts, graphs=Graphs(lambda: no_edges, lambda: parts.coexpress))
     without_both = dataclasses.replace(without_graph, prior=None)
     assert source_of_genes(without_both)["LIKE"] == "nothing"
     assert source_of_genes(dataclasses.replace(parts, prior=None))["LIKE"] == "similarity"

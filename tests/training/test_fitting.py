@@ -290,5 +290,5 @@ def test_it_is_trained_on_request_and_has_weight_0(
     (line,) = [line for line in caplog.messages if line.startswith("4 validation conditions, 5 needed")]
     assert ("gives the variance only" if uncertainty else "cannot change predictions") in line
     assert "a larger validation part, or prior=None" in line
-    assert "the network has weight 0" in caplog.messages[-1]
+    assert "GEARS network skipped: 4 validation conditions, 5 needed" in caplog.messages[-1]
     assert (model.predict([model.pert_list[0]]).cell_sd is not None) is uncertainty

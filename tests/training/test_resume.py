@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from gears import GEARS, PertData
 from gears.distributed import _signals as signals
 from gears.files import _tensors as tensors
+from gears.graphs._custom import Graphs
 from gears.model._folder import load_parts
 from gears.training import TrainingEngine
 from gears.training import _checkpoints as checkpoints
@@ -174,7 +175,11 @@ def test_another_split_is_refused_before_workers_start(
     check_resumed(tmp_path / "no run", parts)
     assert parts.split is not None
     # with other training cells the co-expression graph is another one: it is not named beside the cause
-    other = dataclasses.replace(parts, split=dataclasses.replace(parts.split, seed=7), coexpress=parts.go)
+    other = dataclasses.replace(
+        parts,
+        split=dataclasses.replace(parts.split, seed=7),
+        graphs=Graphs(lambda: parts.go, lambda: parts.go),
+    )
     with pytest.raises(
         ValueError, match=r"run \(split: simulation, seed 1 there, simulation, seed 7 here\);"
     ):
