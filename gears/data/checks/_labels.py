@@ -22,6 +22,8 @@ MOST_CONTROLS = 30
 """Control labels that a remedy lists."""
 MOST_LABELS, FEWEST_LABELS = 0.9, 5
 """Share of the perturbed labels from which on a token is no second gene, and labels that tell."""
+MOST_KNOWN = 0.9
+"""Share of the tokens that must be known genes for the others to be taken for genes, too."""
 CODES = (
     "whole numbers are codes: give the names that they mean, such as obs[...].map({0: 'ctrl', 1: 'A+ctrl'})"
 )
@@ -322,22 +324,31 @@ def guide_number_findings(
 def unknown_gene_findings(
     labels: Sequence[str], known: Callable[[str], bool], choice: str
 ) -> tuple[list[Finding], list[str]]:
-    """Labels (published spelling) with a token that is neither measured nor annotated; and those labels."""
+    """Labels (published spelling) with a token that is neither measured nor annotated; and those labels.
+
+    With the choice "auto" they are kept where :data:`MOST_KNOWN` of the tokens are known genes: the others become
+    isolated nodes of the graph, which is reported where the graph is made.
+    """
     strange = {
         label: token
         for label in labels
         for token in label.split(SEPARATOR)
         if token.strip() != CONTROL_LABEL and not known(token.strip())
     }
+    tokens = {token.strip() for label in labels for token in label.split(SEPARATOR)} - {CONTROL_LABEL}
+    n_unknown = len({token for token in tokens if not known(token)})
+    if choice == "auto":
+        choice = "isolated" if n_unknown <= (1 - MOST_KNOWN) * len(tokens) else "refuse"
     shown = shorten(sorted(set(strange.values())))
     what = f"{count(len(strange), 'label')} with a token that is neither a measured nor an annotated gene: {shown}"
     remedy = {
         "refuse": "unknown_labels='keep' takes them for genes, unknown_labels='drop' leaves them out, "
         "ctrl_label= names a control",
+        "isolated": "taken for genes of which nothing else is known; unknown_labels='drop' leaves these labels out",
         "keep": "taken for genes, as requested",
         "drop": "excluded, as requested",
     }[choice]
-    severity = "error" if choice == "refuse" else "warning"
+    severity = {"refuse": "error", "isolated": "note"}.get(choice, "warning")
     return check("unknown-gene", strange, what, remedy, severity), list(strange)
 
 
