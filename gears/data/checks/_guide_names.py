@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gears.conditions import CONTROL_LABEL, SEPARATOR
-from gears.core._findings import Finding, check
+from gears.core._findings import Finding, check, errors
 from gears.core._messages import agreeing, count, shorten
 from gears.data.checks._layout import GUIDES, Layout
 from gears.data.checks._options import ProcessingOptions
@@ -61,37 +61,37 @@ class GuideReader:
             self.genes[name] = self._gene_of(name)
         return self.genes[name] is not None
 
-    def _is_control(self, name: str) -> bool:
+    def is_control(self, name: str) -> bool:
+        """Whether a name is that of a control."""
         return is_control_like(name) if self.controls is None else name in (CONTROL_LABEL, *self.controls)
 
     def _gene_of(self, name: str) -> str | None:
         if self.targets is not None and name in self.targets:
             target = self.targets[name]
-            is_control = target.lower() in MISSING or self._is_control(target)
+            is_control = target.lower() in MISSING or self.is_control(target)
             return CONTROL_LABEL if is_control else target
-        if self._is_control(name):
+        if self.is_control(name):
             return CONTROL_LABEL
         if self.known(name):
             return name
         if self.pattern is not None:
             match = re.fullmatch(self.pattern, name)
             if match is not None and match[1]:
-                return CONTROL_LABEL if self._is_control(match[1]) else match[1]
+                return CONTROL_LABEL if self.is_control(match[1]) else match[1]
             return CONTROL_LABEL if self.controls is None and may_be_control(name) else None
         if self.targets is not None:
             return None
         stems = list(_stems(name))
         if (symbol := next(filter(self.is_symbol, stems), None)) is not None:
             return symbol
-        if any(map(self._is_control, stems)) or (self.controls is None and may_be_control(name)):
+        if any(map(self.is_control, stems)) or (self.controls is None and may_be_control(name)):
             return CONTROL_LABEL
         # old names; and genes of a mouse, which the human annotation has in capitals
         return next((stem for stem in stems if self.known(stem) or self.is_symbol(stem.upper())), None)
 
     def guides_of(self, label: str) -> list[str]:
         """The guides that a label names; [] where it cannot be divided into guides, or in several ways."""
-        half = label[: (len(label) - 2) // 2]
-        label = half if half and label == f"{half}__{half}" else label
+        label = _half(label)
         if label in self and self.pattern is None:
             return [label]
         signs = [sign for sign in _signs_of(label) if not self.signs or sign in self.signs]
@@ -174,7 +174,7 @@ def read_guides(
         remedy = (
             f"guide_key={key!r} confirms this; guide_targets= or guide_pattern= reads them in another way"
         )
-        return _labels(guides, reader), check("guides", certain, what, remedy, "warning")
+        return _labels(guides, layout, reader, check("guides", certain, what, remedy, "warning"))
     if not is_most:  # a phase beside few genes is asked about as a word
         certain = [guide for guide in certain if not _PHASE.fullmatch(ends.get(guide, ""))]
     if layout.style == GUIDES and not certain:  # its name says that it holds guides
@@ -194,12 +194,11 @@ def read_guides(
 def _settle(guides: dict[str, list[str]], targeting: Sequence[str], reader: GuideReader) -> list[str]:
     """Decide about names that could not be read alone, in a column of guides; those that are still not read.
 
-    An old name of another gene ("CAT-1") is a guide where other guides have that gene ("CAT-2"). The gene of a guide
-    may be unknown where its end is that of most guides; an end of numbers alone also needs another number with it.
+    An old name of another gene ("CAT-1", of SLC7A1) is a guide where another guide has that gene ("CAT-2"). The gene of
+    a guide may be unknown where its end is that of most guides; an end of numbers alone needs another number with it.
     """
     for name in [name for name, parts in guides.items() if not parts]:
-        sign = next((sign for sign in (reader.signs or BETWEEN) if sign in name), None)
-        guides[name] = [part.strip() for part in (name.split(sign) if sign else [name])]
+        guides[name] = _parts_of(_half(name.strip()), reader)
     if reader.targets is not None or reader.pattern is not None:
         return sorted({part for parts in guides.values() for part in parts if part not in reader})
     names = dict.fromkeys(part for parts in guides.values() for part in parts)
@@ -210,11 +209,27 @@ def _settle(guides: dict[str, list[str]], targeting: Sequence[str], reader: Guid
     n_guides = Counter(stem for own in stems.values() for stem in own)
     for name in names:
         if reader.genes.get(name) == name and not reader.is_symbol(name):
-            reader.genes[name] = next((stem for stem in _stems(name) if stem in targets), name)
+            own = [stem for stem in stems[name] if reader.is_symbol(stem)]
+            reader.genes[name] = next((stem for stem in own if stem in targets or n_guides[stem] > 1), name)
         elif name not in reader:
             own = [stem for stem in stems[name] if any(map(str.isalpha, usual)) or n_guides[stem] > 1]
             reader.genes[name] = own[0] if own else None
     return sorted(name for name in names if name not in reader)
+
+
+def _parts_of(label: str, reader: GuideReader) -> list[str]:
+    """Guides of a label of which some cannot be read: a usual sign joins them, or any sign joins one and a control."""
+    for sign in reader.signs or (*BETWEEN, *_signs_of(label)):
+        parts = [part.strip() for part in label.split(sign)]
+        if len(parts) > 1 and (sign in BETWEEN or (len(parts) == 2 and any(map(reader.is_control, parts)))):
+            return parts
+    return [label]
+
+
+def _half(label: str) -> str:
+    """One half of a label that says the same twice, as in ``KLF1_NegCtrl0__KLF1_NegCtrl0`` of Norman et al. (2019)."""
+    half, _, other = label.partition("__")
+    return half if half == other else label
 
 
 def _form(end: str) -> str:
@@ -247,19 +262,29 @@ def _as_said(
             "give them a target (guide_targets=), name controls (ctrl_label=), or exclude them (drop_labels=)"
         )
     else:
-        what += f"contain no known gene: {shorten(strange, 4)}"
+        is_few = n - len(strange) >= MOST_GUIDES * n
+        severity, taken = ("warning", ", and are taken for genes") if is_few else ("error", "")
+        what += f"contain no known gene{taken}: {shorten(strange, 4)}"
         remedy = (
             f"say which gene each guide targets: guide_targets={{{next(iter(strange), '')!r}: 'GENE', ...}} or a table "
             "of guides and genes; or where the gene is in the name: guide_pattern='(.+)_g[0-9]+'"
         )
-        severity = "warning" if len(strange) <= (1 - MOST_GUIDES) * n else "error"
     findings = check("no-target", strange, what, remedy, severity)
     what = f"guides are read as the genes that they target: {_readings(reader.genes, targeting, layout)}"
-    return _labels(guides, reader), [*findings, *check("guides", targeting, what, severity="note")]
+    return _labels(guides, layout, reader, [*findings, *check("guides", targeting, what, severity="note")])
 
 
-def _labels(guides: Mapping[str, list[str]], reader: GuideReader) -> dict[str, str]:
-    return {name: reader.label_of(parts or [name.strip()]) for name, parts in guides.items()}
+def _labels(
+    guides: Mapping[str, list[str]], layout: Layout, reader: GuideReader, findings: list[Finding]
+) -> tuple[dict[str, str], list[Finding]]:
+    """Published labels by the names in the screen, and the findings; also that no label is the control's."""
+    labels = {name: reader.label_of(parts) for name, parts in guides.items()}
+    if CONTROL_LABEL in labels.values() or errors(findings):
+        return labels, findings
+    shown = shorten(labels, 4)
+    what = f"no control cells: no guide in obs[{layout.condition_key!r}] is known to be a control ({shown})"
+    remedy = "name the control guides, or what their names begin with: ctrl_label='...'"
+    return labels, check("no-control", labels, what, remedy)
 
 
 def _readings(genes: Mapping[str, str | None], targeting: Iterable[str], layout: Layout) -> str:

@@ -300,7 +300,10 @@ def target_table(targets: Any) -> dict[str, str]:
         targets = targets.to_dict()
     if isinstance(targets, Mapping):
         return {str(guide).strip(): str(target).strip() for guide, target in targets.items()}
-    table = targets.reset_index() if isinstance(targets, pd.DataFrame) else read_table(targets)
+    if isinstance(targets, pd.DataFrame):
+        table = targets.reset_index(drop=isinstance(targets.index, pd.RangeIndex))
+    else:
+        table = read_table(targets)
     target_key = _find(table, ("target_gene_name", *TARGET_KEYS), "targets")
     _find(table, ID_KEYS, "guides")
     target_of: dict[str, str] = {}
