@@ -79,9 +79,9 @@ class GuideReader:
             if match is not None and match[1]:
                 return CONTROL_LABEL if self.is_control(match[1]) else match[1]
             return CONTROL_LABEL if self.controls is None and may_be_control(name) else None
-        if self.targets is not None:
-            return None
         stems = list(_stems(name))
+        if self.targets is not None:
+            return CONTROL_LABEL if any(map(self.is_control, stems)) else None
         if (symbol := next(filter(self.is_symbol, stems), None)) is not None:
             return symbol
         if any(map(self.is_control, stems)) or (self.controls is None and may_be_control(name)):
@@ -94,11 +94,19 @@ class GuideReader:
         label = _half(label)
         if label in self and self.pattern is None:
             return [label]
-        signs = [sign for sign in _signs_of(label) if not self.signs or sign in self.signs]
         divide = known_parts if self.pattern is None else self._shortest_parts
-        ways = {tuple(divide(label.split(sign), sign, self)) for sign in signs}
-        ways = {way for way in ways if len(way) > 1}
+        ways = set()
+        for sign in _signs_of(label):
+            parts = divide(label.split(sign), sign, self) if not self.signs or sign in self.signs else []
+            # signs of names, as in H2-K1, join no old names of genes (H2, K1)
+            if len(parts) > 1 and (sign in (*BETWEEN, *self.signs) or not any(map(self._is_alias, parts))):
+                ways.add(tuple(parts))
         return list(next(iter(ways))) if len(ways) == 1 else [label] if label in self else []
+
+    def _is_alias(self, guide: str) -> bool:
+        gene = self.genes[guide]
+        is_said = self.targets is not None and guide in self.targets
+        return gene not in (None, CONTROL_LABEL) and not is_said and not self.is_symbol(str(gene))
 
     def _shortest_parts(self, parts: list[str], sign: str, known: object) -> list[str]:
         """Guides of known genes that give a text of these parts, short ones first: patterns often fit all of it."""
@@ -168,7 +176,7 @@ def read_guides(
     may_be_values = len(ends) == len(certain) and _may_be_values(list(ends.values()))
     if is_most and not may_be_values:
         _settle(guides, targeting, reader)
-        shown = _readings(reader.genes, certain, layout)
+        shown = _readings(guides, certain, layout, reader)
         what = f"obs[{key!r}] holds names of guides, read as the genes that they target: {shown} "
         what += f"({count(len(genes), 'guide')}, {count(len({genes[guide] for guide in certain}), 'gene')})"
         remedy = (
@@ -179,7 +187,7 @@ def read_guides(
         certain = [guide for guide in certain if not _PHASE.fullmatch(ends.get(guide, ""))]
     if layout.style == GUIDES and not certain:  # its name says that it holds guides
         return _as_said(guides, [], layout, options, reader)
-    shown = _readings(reader.genes, certain, layout)
+    shown = _readings(guides, certain, layout, reader)
     n, few = len(certain), agreeing(len(certain), "a guide of a known gene", "guides of known genes")
     what = f"{count(n, 'name')} in obs[{key!r}] may be {few}: {shown}"
     remedy = f"pass guide_key={key!r} if they are guides"
@@ -221,7 +229,10 @@ def _parts_of(label: str, reader: GuideReader) -> list[str]:
     """Guides of a label of which some cannot be read: a usual sign joins them, or any sign joins one and a control."""
     for sign in reader.signs or (*BETWEEN, *_signs_of(label)):
         parts = [part.strip() for part in label.split(sign)]
-        if len(parts) > 1 and (sign in BETWEEN or (len(parts) == 2 and any(map(reader.is_control, parts)))):
+        beside = [part for part in parts if not reader.is_control(part)]
+        if len(parts) > 1 and (
+            sign in BETWEEN or (len(parts) == 2 and len(beside) == 1 and beside[0][:1].isalpha())
+        ):
             return parts
     return [label]
 
@@ -266,11 +277,12 @@ def _as_said(
         severity, taken = ("warning", ", and are taken for genes") if is_few else ("error", "")
         what += f"contain no known gene{taken}: {shorten(strange, 4)}"
         remedy = (
-            f"say which gene each guide targets: guide_targets={{{next(iter(strange), '')!r}: 'GENE', ...}} or a table "
-            "of guides and genes; or where the gene is in the name: guide_pattern='(.+)_g[0-9]+'"
+            "say which gene each guide targets: guide_targets= takes a table of guides and genes, or "
+            f"a dict {{{next(iter(strange), '')!r}: 'GENE', ...}}; guide_pattern='(.+)_g[0-9]+' says where the gene is "
+            "in the name"
         )
     findings = check("no-target", strange, what, remedy, severity)
-    what = f"guides are read as the genes that they target: {_readings(reader.genes, targeting, layout)}"
+    what = f"guides are read as the genes that they target: {_readings(guides, targeting, layout, reader)}"
     return _labels(guides, layout, reader, [*findings, *check("guides", targeting, what, severity="note")])
 
 
@@ -287,13 +299,17 @@ def _labels(
     return labels, check("no-control", labels, what, remedy)
 
 
-def _readings(genes: Mapping[str, str | None], targeting: Iterable[str], layout: Layout) -> str:
+def _readings(
+    guides: Mapping[str, list[str]], targeting: Iterable[str], layout: Layout, reader: GuideReader
+) -> str:
     """Three readings: of two genes, and of a control where there is one."""
     of_gene: dict[str | None, str] = {}
     for guide in targeting:
-        of_gene.setdefault(genes[guide], guide)
-    plain = (CONTROL_LABEL, *layout.controls)
-    controls = [name for name, gene in genes.items() if gene == CONTROL_LABEL and name not in plain]
-    control = [f"{name} -> control" for name in controls[:1]]
+        of_gene.setdefault(reader.genes[guide], guide)
+    plain = {CONTROL_LABEL, *layout.controls}
+    controls = [
+        name for parts in guides.values() for name in parts if reader.genes.get(name) == CONTROL_LABEL
+    ]
+    control = [f"{name} -> control" for name in controls if name not in plain][:1]
     shown = [f"{guide} -> {gene}" for gene, guide in of_gene.items()][: 3 - len(control)]
     return ", ".join([*shown, *control])

@@ -160,7 +160,10 @@ def _no_control(counts: Counter, layout: Layout) -> list[Finding]:
         spelled = sorted({label.strip() for label in known} | tokens)
         remedy = f"several tokens look like a control; name all that are: ctrl_label={spelled}"
         if len(spelled) > MOST_CONTROLS:
-            remedy = f"several tokens look like a control; label the cells of all that are {CONTROL_LABEL!r}"
+            remedy = (
+                f"several tokens look like a control; pass guide_key={layout.condition_key!r} if all are, or label "
+                f"their cells {CONTROL_LABEL!r}"
+            )
         what = f"{what}; found {shorten(map(repr, spelled))}"
         return check("no-control", spelled, what, remedy + _or_joined(known, layout))
     control = layout.controls[0] if layout.controls else "control"
@@ -199,7 +202,7 @@ def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> l
         return sum(counts[label] for labels_ in found.values() for label in labels_)
 
     for label in labels:
-        for token in layout.tokens(label):
+        for token in [label.strip()] if is_control_like(label) else layout.tokens(label):
             if token in layout.controls or token in layout.as_genes:
                 continue
             if is_control_like(token):
@@ -218,6 +221,8 @@ def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> l
         f"write {CONTROL_LABEL!r} for the control, or pass ctrl_label={sorted({*layout.controls, *tokens})}; "
         f"{_as_genes(tokens)} if genes have these names"
     )
+    if len(tokens) > MOST_CONTROLS:
+        remedy = f"pass guide_key={layout.condition_key!r} if all are controls"
     findings = check("control-like-token", tokens, what, remedy, n=n)
     tokens, n = sorted(doubtful), n_cells(doubtful)
     number = count(len(tokens), "token that is often a control", "tokens that are often controls")

@@ -205,7 +205,7 @@ def scale_findings(
     negative = int((values < 0).sum())
     what = f"{place} has negative values (down to {low:g}), such as z-scores or residuals"
     if better and layer is None:
-        remedy = f"{better}; scale={SCALED!r} uses the scaled values of {place}"
+        remedy = f"{better}, or scale={SCALED!r} to use the scaled values of {place}"
         return check("scaled-beside-others", [f"{low:g}"], what, remedy, n=negative)
     better = better or "give log-normalised values if there are any"
     remedy = f"{better}; negative predictions are not set to 0 (clip=True does)"

@@ -60,6 +60,7 @@ from gears.data.checks._settings import (
     one_type_per_batch,
     setting_table,
 )
+from gears.data.checks._styles import is_control_like
 from gears.data.checks._values import (
     cell_type_findings,
     gene_findings,
@@ -352,7 +353,8 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
     draft = draft.found(findings, mapping=shown, table=table)
     if layout.style == "gears" or is_gene is None:
         return draft
-    found, strange = unknown_gene_findings(labels, known, options.unknown_labels)
+    labels = [label for own, label in mapping.items() if not (is_control_like(own) and SEPARATOR in label)]
+    found, strange = unknown_gene_findings(list(dict.fromkeys(labels)), known, options.unknown_labels)
     draft = draft.found(found)
     if not strange or options.unknown_labels != "drop":
         return draft
