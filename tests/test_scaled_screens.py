@@ -22,6 +22,7 @@ def z_scored(adata: AnnData) -> AnnData:
     """The screen with mean 0 and variance 1 for each gene."""
     values = np.asarray(adata.X.todense(), dtype=np.float64)
     scaled = adata.copy()
+    scaled.layers.clear()  # beside counts, scaled values are an error
     scaled.X = ((values - values.mean(0)) / np.maximum(values.std(0), 1e-6)).astype(np.float32)
     return scaled
 

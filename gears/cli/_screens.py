@@ -31,8 +31,8 @@ Exit codes: 0 the screen is ready to be prepared, 2 it has problems.
 """
 SCREEN = "the screen"
 FIRST = (
-    "work_dir", "guides", "guide_targets", "condition_key", "ctrl_label", "sep", "cell_type_key", "gene_key", "layer",
-    "normalize", "min_cells",
+    "work_dir", "guides", "guide_targets", "guide_key", "condition_key", "ctrl_label", "sep", "cell_type_key",
+    "gene_key", "layer", "normalize", "min_cells",
 )  # fmt: skip
 """Options in the short help of the commands that read a screen."""
 N_NEAR = 8
@@ -77,7 +77,6 @@ def add_guide_tables(parser: CommandParser) -> None:
         "--guides",
         help="table of each cell's guides (CSV or TSV) beside a 10x file, or the folder with one of each lane",
     )
-    parser.add_argument("--guide-targets", help="table of each guide's target gene")
 
 
 def add_scores(parser: CommandParser) -> None:
@@ -209,7 +208,10 @@ def _report(options: Any, processing: dict[str, Any], annotation: GeneAnnotation
         from gears.data.reading._guides import add_guides
 
         adata = add_guides(
-            adata, options.guides, options.guide_targets, ctrl_label=processing.pop("ctrl_label", None)
+            adata,
+            options.guides,
+            processing.pop("guide_targets", None),
+            ctrl_label=processing.pop("ctrl_label", None),
         )
     return inspect_screen(adata, name=str(path), is_gene=is_gene, **processing)
 
@@ -242,7 +244,7 @@ def run_prepare(arguments: list[str]) -> None:
     file = locate_screen(options.file, user_path(options.work_dir))
     load_options = changed_of(options, LoadOptions)
     if options.guides is not None:
-        load_options |= {"guides": options.guides, "guide_targets": options.guide_targets}
+        load_options["guides"] = options.guides
     if options.workers != 1:
         load_options["workers"] = options.workers
     if options.dask is not None:

@@ -207,7 +207,8 @@ def _prepared(options: Any, nodes: dict[str, Any], processing: dict[str, Any]) -
     if is_prepared(screen):
         return folder, screen.name
     pert_data = PertData(folder, **nodes)
-    pert_data.load(data_path=screen, guides=options.guides, guide_targets=options.guide_targets, **processing)
-    if options.guides is not None:
-        processing.pop("ctrl_label", None)  # the labels made from the guides have the published spelling
+    pert_data.load(data_path=screen, guides=options.guides, **processing)
+    if options.guides is not None:  # the labels made from the guides have the published spelling
+        for name in ("ctrl_label", "guide_targets"):
+            processing.pop(name, None)
     return folder, str(pert_data.dataset_name)

@@ -11,6 +11,7 @@ from scipy import sparse
 from gears.cli import main
 from gears.data.reading._guides import add_guides
 from gears.data.reading._open import open_screen
+from gears.pertdata import PertData
 
 TARGETS = {
     "AHR_+_17338.23-P1P2": "AHR",
@@ -139,3 +140,153 @@ def test_a_table_separated_by_another_sign_says_so(tmp_path):
     (tmp_path / "g.csv").write_text("cell_barcode|target_gene\nAAA-1|AHR\n")
     with pytest.raises(ValueError, match=r"g\.csv is separated by \|, expected tab, comma or semicolon"):
         add_guides(cells(["AAA-1"]), tmp_path / "g.csv")
+
+
+# Columns of guides in obs
+
+
+GENES = ["AHR", "KLF1", "SPI1", "CEBPA", "CEBPB", "HLA-A", "NKX2-5", "JUN", "FOS", "MYC"]
+PAIRS = [("AHR", "KLF1"), ("HLA-A", "NKX2-5")]
+
+
+def in_guides(gene: str, control: str, sign: str = "|", column: str = "guide", **others: str) -> AnnData:
+    """A screen of ten genes and two pairs with the guides of each cell in obs; `others` have another gene."""
+    cells = [["NTC"]] * 24 + [[name] for name in GENES for _ in range(6)] + [[*pair] for pair in PAIRS * 6]
+    forms = [gene if name != "NTC" else control for cell in cells for name in cell]
+    names = iter(form.format(g=others.get(n.replace("-", "_"), n), n=1 + i % 3) for i, (form, n) in enumerate(
+        zip(forms, (name for cell in cells for name in cell), strict=True)))  # fmt: skip
+    labels_N = [sign.join(next(names) for _ in cell) for cell in cells]
+    counts = np.random.default_rng(0).poisson(2.0, size=(len(cells), len(GENES))).astype(np.float32)
+    obs = pd.DataFrame({column: labels_N}, index=[f"c{i}" for i in range(len(cells))])
+    return AnnData(
+        sparse.csr_matrix(np.log1p(counts)), obs=obs, var=pd.DataFrame({"gene_name": GENES}, index=GENES)
+    )
+
+
+def read(adata: AnnData, tmp_path: Any, **options: Any) -> set[str]:
+    data = PertData.from_adata(adata, data_path=tmp_path, verbose=False, skip_calc_de=True, **options)
+    assert len(data.screen.control_cells) == 24
+    return {str(condition) for condition in data.screen.conditions}
+
+
+EXPECTED = {"ctrl", *(f"{gene}+ctrl" for gene in GENES), "AHR+KLF1", "HLA-A+NKX2-5"}
+
+
+@pytest.mark.parametrize(
+    ("gene", "control", "sign", "column"),
+    [
+        ("{g}_g{n}", "NTC_{n}", "|", "guide"),
+        ("sg{g}-{n}", "sgNT-{n}", "+", "sgRNA"),
+        ("{g}-{n}", "NT-{n}", ";", "guide_id"),
+        ("{g}_sg{n}", "non-targeting_0012{n}", ",", "condition"),
+        ("{g}.{n}", "NTC.{n}", "|", "target_gene"),
+        ("{g}g{n}", "control", "_", "perturbation"),
+        ("{g}_{n}", "NegCtrl{n}", "_", "guide"),
+        ("{g}_+_17338.2{n}-P1P2", "AAVS1_{n}", "|", "feature_call"),
+    ],
+)
+def test_guides_of_known_genes_are_read_as_genes_with_one_warning(
+    gene, control, sign, column, tmp_path, caplog
+):
+    adata = in_guides(gene, control, sign, column)
+    assert read(adata, tmp_path) == EXPECTED
+    (line,) = [record.getMessage() for record in caplog.records if "names of guides" in record.getMessage()]
+    assert f"{gene.format(g='AHR', n=1)} -> AHR" in line
+    assert f"guide_key={column!r} confirms this" in line
+    caplog.clear()
+    assert read(adata, tmp_path / "said", guide_key=column) == EXPECTED
+    assert "names of guides" not in caplog.text
+
+
+@pytest.mark.parametrize("gene", ["HLA-A", "NKX2-5", "MT-CO1", "H2-K1", "AP-1", "RP11-34.1"])
+@pytest.mark.parametrize("end", ["", "-{n}", "_g{n}"])
+def test_a_gene_never_loses_the_end_of_its_name(gene, end, tmp_path):
+    adata = in_guides(f"{{g}}{end}", "NTC_{n}", CEBPB=gene)
+    options = {"guide_key": "guide"} if end else {}
+    found = read(adata, tmp_path, **options)
+    assert f"{gene}+ctrl" in found
+    assert not {f"{stem}+ctrl" for stem in ("HLA", "NKX2", "MT", "H2", "AP", "RP11", "RP11-34")} & found
+
+
+@pytest.mark.parametrize(
+    ("gene", "control", "expected"),
+    [
+        ("{g}_G1", "NTC_G1", "10 names in .*context_key="),
+        ("{g}_24", "NTC_24", "context_key="),
+    ],
+)
+def test_ends_that_may_be_phases_or_times_are_asked_about(gene, control, expected, tmp_path):
+    adata = in_guides(gene, control, column="condition")
+    with pytest.raises(ValueError, match=expected) as caught:
+        read(adata, tmp_path)
+    assert "pass guide_key='condition' if they are guides" in str(caught.value)
+    assert "as_genes" not in str(caught.value)
+    assert read(adata, tmp_path, guide_key="condition") == EXPECTED
+
+
+def test_some_guides_among_genes_are_asked_about(tmp_path):
+    adata = in_guides("{g}", "NTC", column="condition", AHR="AHR-1", KLF1="KLF1-2")
+    with pytest.raises(
+        ValueError, match=r"2 names in obs\['condition'\] may be guides of known genes"
+    ) as caught:
+        read(adata, tmp_path)
+    assert (
+        "AHR-1 -> AHR, KLF1-2 -> KLF1, NTC -> control; pass guide_key='condition' if they are guides"
+        in str(caught.value)
+    )
+    assert read(adata, tmp_path, guide_key="condition") == EXPECTED
+    assert "AHR-1+ctrl" in read(adata, tmp_path, as_genes=["AHR-1", "KLF1-2"])
+
+
+IDS = {gene: f"x{i}" for i, gene in enumerate(GENES)}
+
+
+@pytest.mark.parametrize("form", ["dict", "series", "table", "file"])
+def test_targets_of_guides_in_obs(form, tmp_path):
+    adata = in_guides("{g}.{n}", "q.{n}", **{gene.replace("-", "_"): name for gene, name in IDS.items()})
+    with pytest.raises(
+        ValueError, match=r"33 of 33 names .* contain no known gene.*guide_targets= takes a table"
+    ):
+        read(adata, tmp_path)
+    target_of = {f"{name}.{n}": gene for gene, name in IDS.items() for n in (1, 2, 3)}
+    given: Any = target_of | {"q.1": "", "q.2": "non-targeting", "q.3": "NTC"}
+    table = pd.DataFrame({"guide": list(given), "target_gene": list(given.values())})
+    if form == "series":
+        given = pd.Series(given)
+    elif form != "dict":
+        given = table
+    if form == "file":
+        table.to_csv(tmp_path / "targets.csv", index=False)
+        given = tmp_path / "targets.csv"
+    assert read(adata, tmp_path, guide_targets=given) == EXPECTED
+    with pytest.raises(
+        ValueError, match=r"3 of 33 names in .* are not in guide_targets.* q\.1, q\.2, q\.3; .*ctrl_label="
+    ):
+        read(adata, tmp_path, guide_targets=target_of)
+    assert read(adata, tmp_path, guide_targets=target_of, ctrl_label="q") == EXPECTED
+
+
+def test_a_pattern_says_where_the_gene_is(tmp_path):
+    adata = in_guides("{g}:crispr:{n}", "neg:{n}", column="what")
+    options = {"guide_key": "what", "guide_pattern": r"([\w-]+):.*"}
+    assert read(adata, tmp_path, **options) == EXPECTED
+    for pattern in ("(.+", "(a)(b)", "abc"):
+        with pytest.raises(ValueError, match="expected a regular expression with one group, the gene"):
+            read(adata, tmp_path, guide_key="what", guide_pattern=pattern)
+
+
+def test_the_guides_of_both_halves_are_one(tmp_path):
+    """As in the columns of the screen of Norman et al. (2019): KLF1_NegCtrl0__KLF1_NegCtrl0."""
+    adata = in_guides("{g}", "NegCtrl0_NegCtrl0", "_", "guide_id")
+    halves = adata.obs["guide_id"].where(
+        adata.obs["guide_id"].str.contains("_"), adata.obs["guide_id"] + "_NegCtrl0"
+    )
+    adata.obs["guide_id"] = halves + "__" + halves
+    assert read(adata, tmp_path, guide_key="guide_id") == EXPECTED
+
+
+def test_the_command_reads_guides(tmp_path, capsys):
+    in_guides("{g}:{n}", "NTC:{n}").write_h5ad(tmp_path / "s.h5ad")
+    file = str(tmp_path / "s.h5ad")
+    main(["inspect", file, "--guide-key", "guide", "--guide-pattern", "(.+):[0-9]"])
+    assert "AHR:1 -> AHR" in capsys.readouterr().out

@@ -166,15 +166,15 @@ def test_raw_is_a_layer(toy_adata, tmp_path):
     assert "adata.raw does not measure 2 genes" in str(inspect_screen(adata, layer="raw"))
 
 
-def test_a_file_and_memory_give_the_same_advice(toy_adata, tmp_path, caplog):
+def test_a_file_and_memory_give_the_same_advice(toy_adata, tmp_path):
     adata = with_values(toy_adata.copy(), "scaled")
     adata.raw = toy_adata
     adata.layers["umi"] = with_values(toy_adata.copy(), "counts").X.tocsr()
     adata.layers["dense"] = toy_adata.X.toarray()
     adata.layers["columns"] = toy_adata.X.tocsc()  # its cells are not read; nor does its name tell a scale
     adata.write_h5ad(tmp_path / "toy.h5ad")
-    with caplog.at_level("WARNING", logger="gears"):
+    with pytest.raises(ValueError, match="X has negative values") as caught:
         PertData(tmp_path / "work", default_pert_graph=False).load(data_path=tmp_path / "toy.h5ad")
     for advice in ("layer='raw' (", "layer='dense' (", "layer='umi' with normalize=True ("):
-        assert f"pass {advice}" in caplog.text
+        assert f"pass {advice}" in str(caught.value)
         assert f"pass {advice}" in str(inspect_screen(adata))

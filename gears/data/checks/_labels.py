@@ -20,8 +20,12 @@ from gears.data.checks._styles import CONTROLS_JOINED, is_control_like, is_no_ge
 _SIGN = re.compile(r"\s+(?:and|plus|with|x)\s+|[^0-9A-Za-z]+")
 MOST_CONTROLS = 30
 """Control labels that a remedy lists."""
+MOST_GENES = 5
+"""Tokens that a remedy lists as genes."""
 MOST_LABELS, FEWEST_LABELS = 0.9, 5
 """Share of the perturbed labels from which on a token is no second gene, and labels that tell."""
+MOST_KNOWN = 0.9
+"""Share of the tokens that must be known genes for the others to be taken for genes, too."""
 CODES = (
     "whole numbers are codes: give the names that they mean, such as obs[...].map({0: 'ctrl', 1: 'A+ctrl'})"
 )
@@ -156,7 +160,10 @@ def _no_control(counts: Counter, layout: Layout) -> list[Finding]:
         spelled = sorted({label.strip() for label in known} | tokens)
         remedy = f"several tokens look like a control; name all that are: ctrl_label={spelled}"
         if len(spelled) > MOST_CONTROLS:
-            remedy = f"several tokens look like a control; label the cells of all that are {CONTROL_LABEL!r}"
+            remedy = (
+                f"several tokens look like a control; pass guide_key={layout.condition_key!r} if all are, or label "
+                f"their cells {CONTROL_LABEL!r}"
+            )
         what = f"{what}; found {shorten(map(repr, spelled))}"
         return check("no-control", spelled, what, remedy + _or_joined(known, layout))
     control = layout.controls[0] if layout.controls else "control"
@@ -195,7 +202,7 @@ def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> l
         return sum(counts[label] for labels_ in found.values() for label in labels_)
 
     for label in labels:
-        for token in layout.tokens(label):
+        for token in [label.strip()] if is_control_like(label) else layout.tokens(label):
             if token in layout.controls or token in layout.as_genes:
                 continue
             if is_control_like(token):
@@ -212,14 +219,16 @@ def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> l
     )
     remedy = (
         f"write {CONTROL_LABEL!r} for the control, or pass ctrl_label={sorted({*layout.controls, *tokens})}; "
-        f"as_genes={tokens} if genes have these names"
+        f"{_as_genes(tokens)} if genes have these names"
     )
+    if len(tokens) > MOST_CONTROLS:
+        remedy = f"pass guide_key={layout.condition_key!r} if all are controls"
     findings = check("control-like-token", tokens, what, remedy, n=n)
     tokens, n = sorted(doubtful), n_cells(doubtful)
     number = count(len(tokens), "token that is often a control", "tokens that are often controls")
     what = f"{number} ({shorten(tokens)}; {count(n, 'cell')}), taken for genes"
     spelled = sorted({*layout.controls, *tokens})
-    remedy = f"pass ctrl_label={spelled} if they are controls, as_genes={tokens} if they are genes"
+    remedy = f"pass ctrl_label={spelled} if they are controls, {_as_genes(tokens)} if they are genes"
     findings += check("maybe-control", tokens, what, remedy, "warning", n=n)
     n, whole = n_cells(unknown), sorted({label for labels_ in unknown.values() for label in labels_})
     what = f"{count(len(whole), 'label')} ({count(n, 'cell')}) name no gene: {shorten(map(repr, whole))}"
@@ -228,6 +237,11 @@ def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> l
         f"as_genes={sorted(unknown)[:5]} if genes have these names"
     )
     return findings + check("no-gene-label", whole, what, remedy, n=n)
+
+
+def _as_genes(tokens: Sequence[str]) -> str:
+    """The option by which tokens are genes: many are hardly ever."""
+    return f"as_genes={tokens if len(tokens) <= MOST_GENES else [tokens[0], '...']}"
 
 
 def word_findings(labels: Iterable[str], layout: Layout, is_symbol: Callable[[str], bool]) -> list[Finding]:
@@ -322,22 +336,37 @@ def guide_number_findings(
 def unknown_gene_findings(
     labels: Sequence[str], known: Callable[[str], bool], choice: str
 ) -> tuple[list[Finding], list[str]]:
-    """Labels (published spelling) with a token that is neither measured nor annotated; and those labels."""
+    """Labels (published spelling) with a token that is neither measured nor annotated; and those labels.
+
+    With the choice "auto" they are kept where :data:`MOST_KNOWN` of the tokens are known genes: the others become
+    isolated nodes of the graph, which is reported where the graph is made.
+    """
     strange = {
         label: token
         for label in labels
         for token in label.split(SEPARATOR)
         if token.strip() != CONTROL_LABEL and not known(token.strip())
     }
+    tokens = {token.strip() for label in labels for token in label.split(SEPARATOR)} - {CONTROL_LABEL}
+    n_unknown = len({token for token in tokens if not known(token)})
+    if choice == "auto":
+        choice = "isolated" if len(tokens) - n_unknown >= MOST_KNOWN * len(tokens) else "refuse"
     shown = shorten(sorted(set(strange.values())))
     what = f"{count(len(strange), 'label')} with a token that is neither a measured nor an annotated gene: {shown}"
-    remedy = {
+    remedies = {
         "refuse": "unknown_labels='keep' takes them for genes, unknown_labels='drop' leaves them out, "
         "ctrl_label= names a control",
+        "isolated": "taken for genes of which nothing else is known; unknown_labels='drop' leaves these labels out",
         "keep": "taken for genes, as requested",
         "drop": "excluded, as requested",
-    }[choice]
-    severity = "error" if choice == "refuse" else "warning"
+    }
+    remedy = remedies[choice]
+    if choice == "refuse" and 2 * n_unknown > len(tokens):
+        remedy = (
+            "name the genes as the annotation does, or give that of your species (gene2go=); if these are guides, say "
+            "which gene each targets (guide_key=, guide_targets=, guide_pattern=)"
+        )
+    severity = {"refuse": "error", "isolated": "note"}.get(choice, "warning")
     return check("unknown-gene", strange, what, remedy, severity), list(strange)
 
 

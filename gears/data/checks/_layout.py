@@ -13,9 +13,11 @@ from gears.core._findings import Finding, check
 from gears.core._messages import nearest, shorten
 from gears.data.checks._options import ProcessingOptions
 from gears.data.checks._styles import CELL_TYPE_KEYS, GENE_KEYS, STYLES, Style, fits, is_control_like, stem_of
+from gears.data.reading._guides import GUIDE_KEYS
 
 INDEX = "index"
 CONDITION = "condition"
+GUIDES = "guides"
 ONE_TYPE = "cells"
 
 
@@ -77,7 +79,13 @@ class Layout:
             "cell type": f"obs[{self.cell_type_key!r}]" if self.cell_type_key else f"none: all {ONE_TYPE!r}",
             "gene names": "index of var" if self.gene_key == INDEX else f"var[{self.gene_key!r}]",
         }
-        option = {"condition": "condition_key", "control": "ctrl_label", "separator": "sep"}
+        if self.style == GUIDES:
+            rows |= {"control": "guides that are controls", "separator": "any sign between guides"}
+        option = {
+            "condition": "guide_key" if self.style == GUIDES else "condition_key",
+            "control": "ctrl_label",
+            "separator": "sep",
+        }
         option |= {"cell type": "cell_type_key", "gene names": "gene_key"}
         return "\n".join(
             f"{name:<11}{value}" + (f"  ({option[name]}= overrides)" if name in option else "")
@@ -88,6 +96,12 @@ class Layout:
         """Plain values for JSON."""
         names = ("style", "condition_key", "cell_type_key", "gene_key", "sep")
         return {name: getattr(self, name) for name in names} | {"controls": list(self.controls)}
+
+
+def guide_columns(obs: pd.DataFrame) -> list[str]:
+    """Columns of obs whose names say that they hold guides."""
+    stems = {stem_of(key) for key in GUIDE_KEYS}
+    return [str(name) for name in obs if stem_of(str(name)) in stems and is_text(obs[name])]
 
 
 def find_layout(
@@ -124,7 +138,7 @@ def _further_positions(obs: pd.DataFrame, key: str | None) -> list[Finding]:
     others = [name for name in obs if name != key and stem_of(str(name)) == stem_of(key)]
     names = [str(name) for name in others if is_text(obs[name]) and obs[name].nunique() > 1]
     what = f"obs[{key!r}] is read, and not {shorten(map(repr, names))}, which may hold further perturbations of a cell"
-    remedy = f"join them into one column ('A{SEPARATOR}B') and name it with condition_key="
+    remedy = f"join them into one column ('A{SEPARATOR}B') and name it with condition_key=, of guides with guide_key="
     return check("unread-column", names, what, remedy, "warning")
 
 
@@ -139,6 +153,8 @@ def recognised(obs: pd.DataFrame, controls: tuple[str, ...] = ()) -> list[tuple[
 
 
 def _style(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[Style, str | None] | Finding:
+    if options.guide_key is not None:
+        return Style(GUIDES, (options.guide_key,), (), SEPARATOR), options.guide_key
     if options.style != "auto":
         style = STYLES[options.style]
         return style, options.condition_key or next((key for key in style.condition_keys if key in obs), None)
@@ -155,13 +171,21 @@ def _style(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[Style, str | 
         if CONDITION in present or len(present) == 1:  # checked as that column: what is wrong is reported
             key = CONDITION if CONDITION in present else next(iter(present))
             return present[key], key
+        guides = guide_columns(obs)
+        if len(guides) == 1:
+            return Style(GUIDES, (guides[0],), (), SEPARATOR), guides[0]
         keys = sorted({key for style in STYLES.values() for key in style.condition_keys})
         what = (
             f"no known style fits: none of the columns {', '.join(keys)} holds its style's control label "
             f"(columns: {shorten(obs.columns) or 'none'})"
         )
         remedy = "name the column and the control: condition_key=, ctrl_label= (and sep= if genes are joined)"
-        if like := label_like(obs):
+        if guides:
+            remedy = f"pass {' or '.join(f'guide_key={key!r}' for key in guides)}, the column of each cell's guides; "
+            remedy += (
+                f"where each holds one guide of a cell, join them into one column ('A{SEPARATOR}B') first"
+            )
+        elif like := label_like(obs):
             remedy += f"; these columns look like labels: {'; '.join(like)}"
         else:
             remedy += "; of a file of counts, give the table of its cells' guides: guides="
@@ -203,6 +227,8 @@ def _column(
 ) -> tuple[str | None, list[Finding]]:
     """A column that must be there, or a finding with the columns that look like it."""
     option = "gene_key" if name == "gene_name" else f"{name}_key"
+    if name == "condition" and options.guide_key is not None:
+        option = "guide_key"
     wanted = getattr(options, option) or key or name
     if wanted in frame.columns:
         return wanted, []

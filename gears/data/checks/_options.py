@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import KW_ONLY
 from typing import Any
@@ -11,12 +12,17 @@ from gears.core._messages import brief
 from gears.core._options import Check, Options, anything, number, one_of, option, options, switch, whole
 from gears.data.checks._scale import SCALES
 from gears.data.checks._styles import STYLES
+from gears.data.reading._guides import target_table
 
 _SHARE = Check("a share of the control's expression above 0, such as 0.3", number(above=0).valid).or_none()
 _SIGN = Check(
     "the sign between the genes of a combination, such as '+' or '_'",
     lambda value: isinstance(value, str) and bool(value.strip()),
 )
+_PATTERN = Check(
+    "a regular expression with one group, the gene, such as '(.+)_g[0-9]+'",
+    lambda value: _n_groups(value) == 1,
+).or_none()
 _COLUMN = Check("the name of a column", lambda value: isinstance(value, str)).or_none()
 
 
@@ -49,6 +55,14 @@ class ProcessingOptions(Options):
         help=f"how the screen names things: {', '.join(STYLES)}, or auto, which looks (see gears.data.checks._styles)")
     condition_key: str | None = option(None, _COLUMN,
         help="column of obs with the condition labels, instead of the style's")
+    guide_key: str | None = option(None, _COLUMN,
+        help="""column of obs with the guides of each cell (STAT1_g2, sgSTAT1-2, NTC_3; several joined as in labels),
+        which are read as the genes that they target""")
+    guide_targets: Any = option(None, anything(),
+        help="""target gene of each guide: a dict, or a table with the columns id (or name, guide) and target_gene_name;
+        for the guides in obs, and for those of a table of guides""")
+    guide_pattern: str | None = option(None, _PATTERN,
+        help="""regular expression with one group, the gene in the name of a guide, such as '(.+)_g[0-9]+'""")
     cell_type_key: str | None = option(None, _COLUMN,
         help="column of obs with the cell types, instead of the style's")
     gene_key: str | None = option(None, _COLUMN,
@@ -57,9 +71,9 @@ class ProcessingOptions(Options):
         help="what joins the genes of a combination, instead of the style's")
     drop_labels: list[str] | None = option(None, anything(),
         help="labels whose cells are excluded (nan also means cells without a label)")
-    unknown_labels: str = option("refuse", one_of(["refuse", "keep", "drop"]),
+    unknown_labels: str = option("auto", one_of(["auto", "refuse", "keep", "drop"]),
         help="""what becomes of labels with a token that is neither a measured nor an annotated gene, outside the style
-        gears: refuse, keep or drop""")
+        gears: refuse, keep, drop, or auto, which keeps them where nine of ten tokens are known genes""")
     unique_genes: bool = option(False, switch(),
         help="add the gene ids to repeated gene names; by default they are an error")
     doublet_key: str | None = option(None, _COLUMN,
@@ -90,6 +104,14 @@ class ProcessingOptions(Options):
         for name in ("drop_labels", "as_genes", "batch_key"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _names(name, getattr(self, name)))
+        if self.guide_targets is not None:
+            object.__setattr__(self, "guide_targets", target_table(self.guide_targets))
+        if self.guide_key is not None and self.condition_key not in (None, self.guide_key):
+            msg = (
+                f"guide_key={self.guide_key!r} and condition_key={self.condition_key!r} both name the column of "
+                "labels; give one of them"
+            )
+            raise ValueError(msg)
         if self.context_key is not None:
             columns = sorted({*(self.batch_key or ()), self.context_key})
             object.__setattr__(self, "batch_key", columns)
@@ -98,6 +120,14 @@ class ProcessingOptions(Options):
     def controls(self) -> tuple[str, ...]:
         """The control tokens, one or several."""
         return (self.ctrl_label,) if isinstance(self.ctrl_label, str) else tuple(self.ctrl_label)
+
+
+def _n_groups(pattern: Any) -> int:
+    """Groups of a regular expression; -1 for what is none."""
+    try:
+        return re.compile(pattern).groups if isinstance(pattern, str) else -1
+    except re.error:
+        return -1
 
 
 def _names(option_name: str, value: Any) -> list[str]:

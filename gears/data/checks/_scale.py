@@ -162,14 +162,21 @@ def _by_library_sizes(cells: list[np.ndarray]) -> str | None:
 
 
 def scale_findings(
-    matrix: sparse.csr_matrix, scale: str | None, place: str, elsewhere: Callable[[], str], *, normalize: bool
+    matrix: sparse.csr_matrix,
+    scale: str | None,
+    layer: str | None,
+    elsewhere: Callable[[], str],
+    *,
+    normalize: bool,
 ) -> list[Finding]:
     """Values of another scale than the options say: counts with `normalize`, log1p of normalised counts without.
 
-    `elsewhere` names the places that hold what is needed, "" for none.
+    `elsewhere` names the places that hold what is needed, "" for none. Scaled values of a `layer` that was named are
+    used; those of X (None) are an error where another place holds what is needed.
     """
     if scale in ((COUNTS,) if normalize else (LOG1P, None)):
         return []
+    place = "X" if layer is None else f"layers[{layer!r}]"
     if scale == MIXED:
         scales = _scales_of_cells(_distances(_sample(matrix)))
         shown = ", ".join(f"{n} {name}" for name, n in scales.most_common())
@@ -196,10 +203,15 @@ def scale_findings(
         remedy += f"{also}; scale={LOG1P!r} says that they are log1p, scale={scale!r} uses them unchanged"
         return check("other-scale", [f"{high:g}"], what, remedy, n=n)
     negative = int((values < 0).sum())
-    what = f"{place} has negative values (down to {low:g}), such as z-scores or residuals; they are used unchanged"
+    what = f"{place} has negative values (down to {low:g}), such as z-scores or residuals"
+    if better and layer is None:
+        remedy = f"{better}, or scale={SCALED!r} to use the scaled values of {place}"
+        return check("scaled-beside-others", [f"{low:g}"], what, remedy, n=negative)
     better = better or "give log-normalised values if there are any"
     remedy = f"{better}; negative predictions are not set to 0 (clip=True does)"
-    return check("negative-values", [f"{low:g}"], what, remedy, "warning", n=negative)
+    return check(
+        "negative-values", [f"{low:g}"], f"{what}; they are used unchanged", remedy, "warning", n=negative
+    )
 
 
 def shared_totals_findings(values: Any, is_gene_G: np.ndarray) -> list[Finding]:

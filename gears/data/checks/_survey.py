@@ -17,11 +17,12 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from gears.conditions import SEPARATOR, split_label
+from gears.conditions import CONTROL_LABEL, SEPARATOR, split_label
 from gears.core._findings import Finding, check, errors, refusal
 from gears.core._messages import count, shorten, suggestion
 from gears.data.checks import _filters as filters
 from gears.data.checks._filters import Dropped
+from gears.data.checks._guide_names import read_guides
 from gears.data.checks._labels import (
     LabelTable,
     everywhere_findings,
@@ -31,7 +32,7 @@ from gears.data.checks._labels import (
     unknown_gene_findings,
     word_findings,
 )
-from gears.data.checks._layout import INDEX, ONE_TYPE, Layout, find_layout
+from gears.data.checks._layout import GUIDES, INDEX, ONE_TYPE, Layout, find_layout
 from gears.data.checks._names import (
     KnownGene,
     date_findings,
@@ -59,6 +60,7 @@ from gears.data.checks._settings import (
     one_type_per_batch,
     setting_table,
 )
+from gears.data.checks._styles import is_control_like
 from gears.data.checks._values import (
     cell_type_findings,
     gene_findings,
@@ -295,10 +297,6 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
     if lost.any():
         why = f"labels named in drop_labels: {shorten(options.drop_labels or ())}"
         draft = replace(draft, dropped=(*draft.dropped, Dropped("drop_labels", int(lost.sum()), 0, why)))
-    found, parsed = label_findings(own[~lost], layout)
-    draft = draft.found([*findings, *found], cells=np.flatnonzero(~lost))
-    if any(finding.kind in UNREADABLE for finding in found):
-        return draft
     measured, genes = draft.gene_names.tolist(), {*draft.gene_names, *layout.as_genes}
 
     def known(token: str) -> bool:
@@ -307,7 +305,19 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
     def is_symbol(token: str) -> bool:
         return token in genes or (is_gene is not None and is_gene(token) in (True, token))
 
-    texts = own[~lost].astype(object)
+    own = own[~lost].astype(object)
+    of_guides, found = read_guides(list(pd.unique(own)), layout, options, known, is_symbol)
+    draft = draft.found([*findings, *found], cells=np.flatnonzero(~lost))
+    if errors(found):
+        return draft
+    texts = own.map(lambda label: of_guides.get(label, label)) if of_guides else own
+    if of_guides:  # from here on labels are in the published form
+        layout = replace(layout, style=GUIDES, controls=(CONTROL_LABEL,), sep=SEPARATOR)
+        draft = replace(draft, layout=layout)
+    found, parsed = label_findings(texts, layout)
+    draft, findings = draft.found(found), []
+    if any(finding.kind in UNREADABLE for finding in found):
+        return draft
     distinct = list(pd.unique(texts))
     words = word_findings(distinct, layout, is_symbol)
     if words:
@@ -316,7 +326,7 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
     mapping = {label: joined.get(label) or layout.standard(label, known) for label in distinct}
     if layout.count_key is not None:
         numbers = draft.obs[layout.count_key][~lost]
-        findings += guide_number_findings(own[~lost], numbers, mapping, layout.count_key)
+        findings += guide_number_findings(texts, numbers, mapping, layout.count_key)
     tokens = tokens_of(mapping.values())
     renamed = other_names(tokens, measured, is_gene) if is_gene is not None else {}
     if renamed:
@@ -339,10 +349,12 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
     table = LabelTable.of(
         texts.map(mapping), parsed if layout.sep == SEPARATOR and not (joined or renamed) else {}
     )
-    draft = draft.found(findings, mapping=mapping, table=table)
+    shown = {label: mapping[of_guides[label]] for label in of_guides} if of_guides else mapping
+    draft = draft.found(findings, mapping=shown, table=table)
     if layout.style == "gears" or is_gene is None:
         return draft
-    found, strange = unknown_gene_findings(labels, known, options.unknown_labels)
+    labels = [label for own, label in mapping.items() if not (is_control_like(own) and SEPARATOR in label)]
+    found, strange = unknown_gene_findings(list(dict.fromkeys(labels)), known, options.unknown_labels)
     draft = draft.found(found)
     if not strange or options.unknown_labels != "drop":
         return draft
@@ -380,9 +392,10 @@ def check_scale(draft: ScreenDraft) -> ScreenDraft:
     draft = replace(draft, scale=scale)
     if options.scale is not None and not (options.normalize and scale != COUNTS):
         return draft
-    place = "X" if options.layer is None else f"layers[{options.layer!r}]"
     elsewhere = partial(other_places, draft.layers, draft.raw, options.layer)
-    return draft.found(scale_findings(draft.matrix, scale, place, elsewhere, normalize=options.normalize))
+    return draft.found(
+        scale_findings(draft.matrix, scale, options.layer, elsewhere, normalize=options.normalize)
+    )
 
 
 def normalise(draft: ScreenDraft) -> ScreenDraft:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -143,7 +143,7 @@ def _targets_per_cell(
             "guide_targets={'guide': 'GENE', ...} or a table with the columns id and target_gene_name"
         )
         raise ValueError(msg)
-    target_of = _target_table(targets, pd.concat([table[key] for key in keys]))
+    target_of = target_table(targets)
     _warn_unread(table, keys, set(target_of))
     per_cell = pd.concat([_tokens(table, barcode_key, key, target_of) for key in keys], ignore_index=True)
     per_cell["token"] = _targets_of(per_cell["token"], target_of, controls)
@@ -272,7 +272,7 @@ def _tokens(
 
     def divided(text: str) -> list[str]:
         for sign in signs:
-            if known and (guides := _known_parts(text.split(sign), sign, known)):
+            if known and (guides := known_parts(text.split(sign), sign, known)):
                 return guides
         return text.split(usual) if usual else [text]
 
@@ -283,31 +283,34 @@ def _tokens(
     return rows[~rows["token"].map(is_no_gene)].reset_index(drop=True)
 
 
-def _known_parts(parts: list[str], sign: str, known: Mapping[str, str]) -> list[str]:
+def known_parts(parts: list[str], sign: str, known: Container[str]) -> list[str]:
     """Known guides that give a text of these parts when they are joined, few and long ones first; [] for none."""
     for n in range(len(parts), 0, -1):
         guide = sign.join(parts[:n]).strip()
         if guide in known:
-            rest = _known_parts(parts[n:], sign, known) if n < len(parts) else []
+            rest = known_parts(parts[n:], sign, known) if n < len(parts) else []
             if rest or n == len(parts):
                 return [guide, *rest]
     return []
 
 
-def _target_table(
-    targets: str | Path | pd.DataFrame | Mapping[str, str], guides: pd.Series
-) -> dict[str, str]:
-    """Target of each guide by its name; of several columns with names the one that names most of the `guides`."""
+def target_table(targets: Any) -> dict[str, str]:
+    """Target of each guide by its names: from a dict, a Series, or a table with one or several columns of names."""
+    if isinstance(targets, pd.Series):
+        targets = targets.to_dict()
     if isinstance(targets, Mapping):
         return {str(guide).strip(): str(target).strip() for guide, target in targets.items()}
-    table = targets.reset_index() if isinstance(targets, pd.DataFrame) else read_table(targets)
+    if isinstance(targets, pd.DataFrame):
+        table = targets.reset_index(drop=isinstance(targets.index, pd.RangeIndex))
+    else:
+        table = read_table(targets)
     target_key = _find(table, ("target_gene_name", *TARGET_KEYS), "targets")
     _find(table, ID_KEYS, "guides")
-    columns = [column for column in table.columns if str(column).lower() in ID_KEYS and column != target_key]
-    text = "\n".join(guides.astype(str).unique())
-    best = max(columns, key=lambda column: sum(str(name).strip() in text for name in table[column]))
-    pairs = zip(table[best].astype(str).str.strip(), table[target_key].astype(str).str.strip(), strict=True)
-    return dict(pairs)
+    target_of: dict[str, str] = {}
+    for column in (name for name in table.columns if str(name).lower() in ID_KEYS and name != target_key):
+        names = table[column].astype(str).str.strip()
+        target_of = dict(zip(names, table[target_key].astype(str).str.strip(), strict=True)) | target_of
+    return target_of
 
 
 def _targets_of(guides: pd.Series, target_of: Mapping[str, str], controls: Sequence[str] | None) -> pd.Series:

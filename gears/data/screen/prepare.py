@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gears.core._messages import nearest, shorten
+from gears.core._messages import brief, nearest, shorten
 from gears.core._numbers import whole_number
 from gears.core._options import anything, option, options, switch, whole
 from gears.data.checks._names import KnownGene
@@ -69,8 +69,6 @@ class LoadCall(LoadOptions):
     _: KW_ONLY
     guides: str | Path | pd.DataFrame | Sequence[str | Path] | None = option(None, anything(),
         help="table of each cell's guides (see gears.data.add_guides)")
-    guide_targets: str | Path | pd.DataFrame | Mapping[str, str] | None = option(None, anything(),
-        help="table of each guide's target gene")
     workers: int | None = option(None, whole(1).or_none(), help="processes that read the cells (1)")
     dask: str | None = option(None, anything(),
         help="address of a dask scheduler whose workers read the h5ad file or zarr store")
@@ -165,12 +163,13 @@ def _keep_other_folders(folder: Path) -> None:
         raise FileExistsError(msg)
 
 
-def check_same_options(screen: PreparedScreen, settings: ProcessingOptions) -> None:
-    """Raise ValueError unless a prepared folder was made with the same options (those that were given are compared)."""
+def check_same_options(screen: PreparedScreen, given: Mapping[str, Any]) -> None:
+    """Raise ValueError unless a prepared folder was made with the same options as those that were given."""
     made = ProcessingOptions().to_dict() | screen.manifest["parameters"]
-    given = settings.given().items()
     different = [
-        f"{name}: {made[name]!r} there, {value!r} here" for name, value in given if made[name] != value
+        f"{name}: {brief(made[name])} there, {brief(value)} here"
+        for name, value in given.items()
+        if made[name] != value
     ]
     if different:
         msg = (
@@ -189,6 +188,8 @@ def obtain_screen(data_path: Path, load: LoadCall, is_gene: Callable[[], KnownGe
     """
     settings, data_name, place = load.only(ProcessingOptions), load.data_name, load.data_path
     processing, workers = settings.given(), load.workers or 1
+    if load.guides is not None:  # the targets are those of its guides
+        processing.pop("guide_targets", None)
     if (data_name is None) == (place is None):
         msg = "load takes either data_name (something in this data_path) or data_path (a folder or a file)"
         raise ValueError(msg)
@@ -196,7 +197,7 @@ def obtain_screen(data_path: Path, load: LoadCall, is_gene: Callable[[], KnownGe
     if is_prepared(found):
         screen = PreparedScreen.open(found)
         warn_if_older(found, data_path / f"{data_name or found.name}.h5ad")
-        check_same_options(screen, settings)
+        check_same_options(screen, processing)
         return screen
     if found.parent == data_path / FOLDER:
         processing = PUBLISHED_OPTIONS | processing
