@@ -235,7 +235,7 @@ def test_some_guides_among_genes_are_asked_about(tmp_path):
         in str(caught.value)
     )
     assert read(adata, tmp_path, guide_key="condition") == EXPECTED
-    assert "AHR-1+ctrl" in read(adata, tmp_path, as_genes=["AHR-1", "KLF1-2"])
+    assert "AHR-1+ctrl" in read(adata, tmp_path, ctrl_label="NTC", as_genes=["AHR-1", "KLF1-2"])
 
 
 IDS = {gene: f"x{i}" for i, gene in enumerate(GENES)}

@@ -1,5 +1,7 @@
 """The scale of values is recognised by several signs, and every wrong one is a problem with its remedy."""
 
+from typing import Any
+
 import anndata
 import numpy as np
 import pytest
@@ -153,6 +155,25 @@ def test_layers_and_raw_are_named_where_they_hold_what_is_needed(toy_adata):
     del adata.layers["a"], adata.layers["b"]
     adata.raw = whole
     assert "pass layer='raw' (adata.raw holds log-normalised values)" in str(inspect_screen(adata))
+
+
+@pytest.mark.parametrize(
+    ("place", "options"), [("raw", {"layer": "raw"}), ("counts", {"layer": "counts", "normalize": True})]
+)
+def test_scaled_values_beside_others_are_an_error_that_scale_confirms(place, options, toy_adata, tmp_path):
+    adata = with_values(toy_adata.copy(), "scaled")
+    if place == "raw":
+        adata.raw = toy_adata
+    else:
+        adata.layers["counts"] = with_values(toy_adata.copy(), "counts").X
+    make: dict[str, Any] = {"data_path": tmp_path, "default_pert_graph": False, "verbose": False}
+    with pytest.raises(
+        ValueError, match=r"X has negative values .* or scale='scaled' to use the scaled"
+    ) as caught:
+        PertData.from_adata(adata, **make)
+    assert f"pass layer={place!r}" in str(caught.value)
+    assert not PertData.from_adata(adata, **make, **options).screen.manifest["has_negative"]
+    assert PertData.from_adata(adata, **make, scale="scaled").screen.manifest["has_negative"]
 
 
 def test_raw_is_a_layer(toy_adata, tmp_path):

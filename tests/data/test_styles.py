@@ -1,6 +1,7 @@
 """Label styles: recognised or refused, never guessed; the same prepared screen from each."""
 
 import logging
+from typing import Any
 
 import anndata
 import numpy as np
@@ -150,6 +151,26 @@ def test_unknown_labels_are_refused_not_guessed(toy_adata, toy_go, tmp_path):
     why = [(entry["filter"], entry["n_cells"]) for entry in dropped.screen.manifest["dropped"]]
     assert why == [("drop_labels", 3), ("unknown_labels", 2)]
     assert "dropped 3 cells: labels named in drop_labels: unassigned" in str(dropped.summary())
+
+
+@pytest.mark.parametrize("style", list(STYLES))
+def test_few_unknown_genes_are_kept_with_one_warning(style, toy_adata, tmp_path, caplog):
+    genes = ["Blob0", *(f"GX{i:02d}" for i in range(1, 13))]
+    toy_adata.obs["condition"] = ["ctrl"] * 60 + [f"{gene}+ctrl" for gene in genes for _ in range(12)]
+    own = toy_adata if style == "gears" else in_style(toy_adata, style)
+    make: dict[str, Any] = {"data_path": tmp_path, "verbose": False, "skip_calc_de": True}
+    make["gene2go"] = {gene: ["T"] for gene in toy_adata.var["gene_name"]}
+    data = PertData.from_adata(own, **make)
+    assert "Blob0+ctrl" in data.screen.labels
+    assert sum("Blob0" in record.getMessage() for record in caplog.records) == 1
+    if style == "gears":
+        return
+    with pytest.raises(ValueError, match="neither a measured nor an annotated gene: Blob0"):
+        PertData.from_adata(own, **make, unknown_labels="refuse")
+    (key,) = [name for name in STYLES[style].condition_keys if name in own.obs]
+    own.obs[key] = own.obs[key].astype(str).str.replace("GX", "Odd")
+    with pytest.raises(ValueError, match=r"13 labels with .*; name the genes as .*if these are guides"):
+        PertData.from_adata(own, **make)
 
 
 def test_missing_labels_are_no_controls(toy_adata, tmp_path):

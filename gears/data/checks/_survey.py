@@ -353,7 +353,13 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
     draft = draft.found(findings, mapping=shown, table=table)
     if layout.style == "gears" or is_gene is None:
         return draft
-    labels = [label for own, label in mapping.items() if not (is_control_like(own) and SEPARATOR in label)]
+    labels = [
+        label
+        for own, label in mapping.items()
+        if not (
+            is_control_like(own) and len(tokens_of([label])) > 1
+        )  # a control's name was divided: an error above
+    ]
     found, strange = unknown_gene_findings(list(dict.fromkeys(labels)), known, options.unknown_labels)
     draft = draft.found(found)
     if not strange or options.unknown_labels != "drop":
