@@ -268,7 +268,7 @@ def test_targets_of_guides_in_obs(form, tmp_path):
         read(adata, tmp_path, guide_targets=target_of)
     assert read(adata, tmp_path, guide_targets=target_of, ctrl_label="q") == EXPECTED
     empty = target_of | {"q.1": "", "q.2": "NA", "q.3": "none"}
-    with pytest.raises(ValueError, match="3 of 33 names in .* have no target"):
+    with pytest.raises(ValueError, match=r"3 of 33 names in .* have no target"):
         read(adata, tmp_path, guide_targets=empty)
 
 

@@ -285,7 +285,7 @@ def _as_said(
         )
     else:
         is_few = n - len(strange) >= MOST_GUIDES * n
-        severity, taken = ("warning", ", and are taken for genes") if is_few else ("error", "")
+        severity, taken = ("note", ", and are taken for genes") if is_few else ("error", "")
         what += f"contain no known gene{taken}: {shorten(strange, 4)}"
         remedy = (
             "say which gene each guide targets: guide_targets= takes a table of guides and genes, or "
