@@ -532,8 +532,8 @@ def test_inspect_names_the_gene_that_may_be_meant(screen: Path, capsys: pytest.C
 def test_log_lines_speak_of_options(screen: Path) -> None:
     adata = anndata.read_h5ad(screen)
     adata.layers["logged"] = adata.X.copy()
-    adata.X = adata.X.toarray() - 1
+    adata.layers["z"] = adata.X.toarray() - 1
     adata.write_h5ad(screen)
-    told = gears("prepare", screen, folder=screen.parent).stderr
+    told = gears("prepare", screen, "--layer", "z", folder=screen.parent).stderr
     assert "pass --layer logged (layers['logged'] holds log-normalised values)" in told
     assert "--clip does" in told

@@ -182,6 +182,8 @@ EXPECTED = {"ctrl", *(f"{gene}+ctrl" for gene in GENES), "AHR+KLF1", "HLA-A+NKX2
         ("{g}.{n}", "NTC.{n}", "|", "target_gene"),
         ("{g}g{n}", "control", "_", "perturbation"),
         ("{g}_{n}", "NegCtrl{n}", "_", "guide"),
+        ("p_sg{g}_{n}", "p_INTERGENIC39{n}", "|", "guide"),
+        ("sgRNA_{g}_47{n}", "sgRNA_NTC_{n}", "|", "guide"),
         ("{g}_+_17338.2{n}-P1P2", "AAVS1_{n}", "|", "feature_call"),
     ],
 )
@@ -260,10 +262,14 @@ def test_targets_of_guides_in_obs(form, tmp_path):
         given = tmp_path / "targets.csv"
     assert read(adata, tmp_path, guide_targets=given) == EXPECTED
     with pytest.raises(
-        ValueError, match=r"3 of 33 names in .* are not in guide_targets.* q\.1, q\.2, q\.3; .*ctrl_label="
+        ValueError,
+        match=r"3 of 33 names in .* have no target in guide_targets.* q\.1, q\.2, q\.3; .*ctrl_label=",
     ):
         read(adata, tmp_path, guide_targets=target_of)
     assert read(adata, tmp_path, guide_targets=target_of, ctrl_label="q") == EXPECTED
+    empty = target_of | {"q.1": "", "q.2": "NA", "q.3": "none"}
+    with pytest.raises(ValueError, match=r"3 of 33 names in .* have no target"):
+        read(adata, tmp_path, guide_targets=empty)
 
 
 def test_a_pattern_says_where_the_gene_is(tmp_path):

@@ -13,9 +13,9 @@ from gears.core._messages import agreeing, count, shorten
 from gears.data.checks._layout import GUIDES, Layout
 from gears.data.checks._options import ProcessingOptions
 from gears.data.checks._styles import is_control_like, is_no_gene, may_be_control
-from gears.data.reading._guides import BETWEEN, MISSING, known_parts
+from gears.data.reading._guides import BETWEEN, MISSING, known_parts, without_number
 
-_PREFIX = re.compile(r"(?:sg|sgRNA|gRNA|guide)[-_. ]?(?=[A-Za-z0-9])")
+_PREFIX = re.compile(r"(?:(?:p_)?(?:sgRNA|gRNA|guide|sg)[-_. ]?|p_)(?=[A-Za-z0-9])")
 _MARK = r"(?:sg|g|gr|guide|sgrna|grna)"
 _SUFFIX = re.compile(
     rf"[-_. ]+{_MARK}[-_. ]?\d{{1,6}}|(?-i:sg|g)\d{{1,3}}"  # STAT1_g2, STAT1-sgRNA-2; STAT1g2
@@ -68,8 +68,9 @@ class GuideReader:
     def _gene_of(self, name: str) -> str | None:
         if self.targets is not None and name in self.targets:
             target = self.targets[name]
-            is_control = target.lower() in MISSING or self.is_control(target)
-            return CONTROL_LABEL if is_control else target
+            if target.lower() in MISSING:
+                return CONTROL_LABEL if self._is_control_without_target(name) else None
+            return CONTROL_LABEL if self.is_control(target) else target
         if self.is_control(name):
             return CONTROL_LABEL
         if self.known(name):
@@ -88,6 +89,13 @@ class GuideReader:
             return CONTROL_LABEL
         # old names; and genes of a mouse, which the human annotation has in capitals
         return next((stem for stem in stems if self.known(stem) or self.is_symbol(stem.upper())), None)
+
+    def _is_control_without_target(self, name: str) -> bool:
+        """Whether its name says so, or guides with that name and another number have a control's target."""
+        if self.controls is not None:
+            return any(map(self.is_control, [name, *_stems(name)]))
+        others = (guide for guide, target in (self.targets or {}).items() if self.is_control(target))
+        return may_be_control(name) or without_number(name) in map(without_number, others)
 
     def guides_of(self, label: str) -> list[str]:
         """The guides that a label names; [] where it cannot be divided into guides, or in several ways."""
@@ -163,6 +171,7 @@ def read_guides(
         options.guide_targets,
         options.guide_pattern,
     )
+    reader.genes |= {gene: gene for gene in layout.as_genes}
     reader.genes |= dict.fromkeys((*layout.controls, CONTROL_LABEL), CONTROL_LABEL)
     guides = {name: reader.guides_of(name.strip()) for name in names}
     genes = {guide: reader.genes[guide] or guide for parts in guides.values() for guide in parts}
@@ -173,7 +182,9 @@ def read_guides(
     n = sum(not parts for parts in guides.values()) + sum(gene != CONTROL_LABEL for gene in genes.values())
     ends = {guide: guide[len(genes[guide]) :] for guide in certain if guide.startswith(genes[guide])}
     is_most = len(certain) > 0 and len(certain) >= MOST_GUIDES * n
-    may_be_values = len(ends) == len(certain) and _may_be_values(list(ends.values()))
+    may_be_values = (
+        layout.style != GUIDES and len(ends) == len(certain) and _may_be_values(list(ends.values()))
+    )
     if is_most and not may_be_values:
         _settle(guides, targeting, reader)
         shown = _readings(guides, certain, layout, reader)
@@ -267,14 +278,14 @@ def _as_said(
     n, severity = len({part for parts in guides.values() for part in parts}), "error"
     what = f"{len(strange)} of {count(n, 'name')} in obs[{layout.condition_key!r}] "
     if options.guide_pattern is not None or options.guide_targets is not None:
-        given = "do not fit guide_pattern" if options.guide_pattern else "are not in guide_targets"
+        given = "do not fit guide_pattern" if options.guide_pattern else "have no target in guide_targets"
         what += f"{given}, and are neither a gene nor a control: {shorten(strange, 4)}"
         remedy = (
             "give them a target (guide_targets=), name controls (ctrl_label=), or exclude them (drop_labels=)"
         )
     else:
         is_few = n - len(strange) >= MOST_GUIDES * n
-        severity, taken = ("warning", ", and are taken for genes") if is_few else ("error", "")
+        severity, taken = ("note", ", and are taken for genes") if is_few else ("error", "")
         what += f"contain no known gene{taken}: {shorten(strange, 4)}"
         remedy = (
             "say which gene each guide targets: guide_targets= takes a table of guides and genes, or "

@@ -183,11 +183,11 @@ def _controls_among(
 
     They do by their own name, or where guides with that name and another number have a control's target.
     """
-    series = {_without_number(guide) for guide, target in target_of.items() if is_control_like(target)}
+    series = {without_number(guide) for guide, target in target_of.items() if is_control_like(target)}
     strange = [
         guide
         for guide in guides - set(controls or ())
-        if not (is_control_like(guide) or may_be_control(guide) or _without_number(guide) in series)
+        if not (is_control_like(guide) or may_be_control(guide) or without_number(guide) in series)
     ]
     if strange:
         names = sorted(strange)
@@ -201,7 +201,7 @@ def _controls_among(
     return dict.fromkeys(guides, CONTROL_LABEL)
 
 
-def _without_number(guide: str) -> str:
+def without_number(guide: str) -> str:
     return re.sub(r"[-_. ]?\d+$", "", guide).lower()
 
 
