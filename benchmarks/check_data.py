@@ -108,13 +108,14 @@ class Screen:
 
     def parts(self, hidden_size, **options):
         """The model without its weights."""
+        from gears.graphs._custom import Graphs
         from gears.model._folder import ModelParts
         from gears.model.config import ModelConfig
 
         return ModelParts(
             config=ModelConfig(hidden_size=hidden_size, **options),
-            gene_names=self.genes, gene_ids=self.genes, pert_names=self.nodes, go=self.go,
-            coexpress=self.coexpress, control_mean_G=self.statistics.mean[0],
+            gene_names=self.genes, gene_ids=self.genes, pert_names=self.nodes,
+            graphs=Graphs(lambda: self.go, lambda: self.coexpress), control_mean_G=self.statistics.mean[0],
         )  # fmt: skip
 
     def tables(self, device, dtype):
