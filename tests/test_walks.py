@@ -9,9 +9,9 @@ from pathlib import Path
 
 WALKS = Path(__file__).parents[1] / "tools" / "walks.py"
 MOST = {
-    "label to loss": (86, 982),
-    "GPU ids to trained model": (91, 10_000),  # which functions wait for workers depends on the moment
-    "condition to figure": (27, 192),
+    "label to loss": (88, 1009),
+    "GPU ids to trained model": (90, 10_000),  # which functions wait for workers depends on the moment
+    "condition to figure": (26, 196),
     "train to loss": (4, 7),
 }
 """Most files and functions of each walk."""
