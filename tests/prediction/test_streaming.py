@@ -12,6 +12,7 @@ from scipy import sparse
 from gears import GEARS
 from gears.conditions import Condition
 from gears.graphs import Graph
+from gears.graphs._custom import Graphs
 from gears.model._folder import ModelParts
 from gears.model.config import ModelConfig
 from gears.model.network import GEARSNetwork
@@ -36,7 +37,9 @@ def model_of(n_genes: int, *, uncertainty: bool = False, hidden_size: int = 8) -
 
     go, coexpress = ring(PERTS, "P"), ring(n_genes, "G")
     config, names = ModelConfig(hidden_size=hidden_size, uncertainty=uncertainty), coexpress.nodes
-    parts = ModelParts(config, names, names, go.nodes, go, coexpress, rng.uniform(0, 0.2, n_genes))
+    parts = ModelParts(
+        config, names, names, go.nodes, Graphs(lambda: go, lambda: coexpress), rng.uniform(0, 0.2, n_genes)
+    )
     model = GEARS(None, device="cpu")
     model.parts = parts
     model.model = model.best_model = parts.network(seed=1)
