@@ -193,14 +193,14 @@ def short_table(table: pd.DataFrame, *, method: str | None = None) -> str:
         return "\n".join([*_above(table, method), *block(summary_table(single)), *excluded])
     model, n_conditions = model_name(table, method), rows["n_conditions"].max()
     lines = textwrap.wrap(_sentence(rows, table, method), _COLUMNS)
-    lines.append(f"{'metric':<19}{model[:9]:>9}  {'best baseline':<28}{'mean':>6}  95 % of the gain")
+    lines.append(f"{'metric':<19}{model[:8]:>8}  {'best baseline':<27}{'mean':>6}  95 % of the gain")
     for row in rows.to_dict("records"):
         sign = 1 if get_metric(row["metric"]).higher_is_better else -1
         low, high = sorted((sign * row["low"], sign * row["high"]))
         interval = f"{low:+.3f} to {high:+.3f}" if np.isfinite(low) else ""
         fewer = "" if row["n_conditions"] == n_conditions else f" [{row['n_conditions']}]"
         lines.append(
-            f"{row['metric']:<19}{row['model_mean']:>9.3f}  {marked(row['baseline']):<28}"
+            f"{row['metric']:<19}{row['model_mean']:>8.3f}  {marked(row['baseline']):<27}"
             f"{row['baseline_mean']:>6.3f}  {interval}{fewer}"
         )
     if (rows["n_conditions"] < n_conditions).any():
