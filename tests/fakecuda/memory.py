@@ -35,6 +35,7 @@ def peak(data: PertData, options: dict[str, Any]) -> float:
     """MiB beyond what was in use before."""
     model = GEARS(data, device="cuda:0")
     model.model_initialize(hidden_size=64)
+    assert model.best_model is not None  # made now: the weights are in use before training
     gc.collect()  # models of other cases
     fakecuda.reset()
     before = fakecuda.report()["live"]
