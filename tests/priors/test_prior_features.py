@@ -6,16 +6,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from gears.priors import (
-    GenePrior,
-    GeneSimilarity,
-    PriorData,
-    fit_prior,
-    kernels,
-    magnitude,
-    process,
-    regression,
-)
+from gears.priors import GenePrior, GeneSimilarity, PriorData, fit_prior
+from gears.priors import _kernels as kernels
+from gears.priors import _magnitude as magnitude
+from gears.priors import _process as process
+from gears.priors import _regression as regression
 from gears.priors._kernels import gene_features, mixed, specific_covariance, training_kernels
 from gears.priors._regression import Spectrum
 from gears.priors._source import vector_similarity
