@@ -111,9 +111,9 @@ def test_a_figure_is_saved_and_the_axes_are_returned(tmp_path):
 def test_in_a_notebook_the_figure_appears_once(monkeypatch):
     shown: list[bytes] = []
     display = SimpleNamespace(Image=lambda data: data, display=shown.append)
-    monkeypatch.setitem(
-        sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=1))
-    )
+    # matplotlib asks for the version when the first figure of a process is made
+    ipython = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=1), version_info=(8, 24))
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     assert pl.predicted_vs_true(*CHANGES) is None
     assert len(shown) == 1
