@@ -39,7 +39,7 @@ OPTIONS = {
     "TF32": ({"tf32": True}, 0.02),
 }  # fmt: skip
 WITHOUT = ("anndata", "scanpy", "pandas", "h5py", "matplotlib", "tqdm", "cloudpickle", "filelock", "networkx")
-BLOCK_EXTRA = """
+BLOCK = """
 import importlib.util, sys
 gone = set(sys.argv[1].split(","))
 find = importlib.util.find_spec
@@ -49,6 +49,9 @@ class Gone:
         if name.split(".")[0] in gone:
             raise ModuleNotFoundError(f"{name} is not installed here", name=name)
 sys.meta_path.insert(0, Gone())
+"""
+"""A program in which the packages named by its first argument cannot be imported."""
+BLOCK_EXTRA = f"""{BLOCK}
 sys.path[:0] = sys.argv[2].split(",")
 from check_data import SIZES, Screen, losses, stand_in_for_missing, train
 stand_in_for_missing()

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 WALKS = Path(__file__).parents[1] / "tools" / "walks.py"
-MOST = {
+MOST: dict[str, tuple[int, int | None]] = {
     "label to loss": (88, 1009),
-    "GPU ids to trained model": (90, 10_000),  # which functions wait for workers depends on the moment
+    "GPU ids to trained model": (90, None),  # which functions wait for workers depends on the moment
     "condition to figure": (26, 196),
     "train to loss": (4, 7),
 }
@@ -24,8 +24,9 @@ def test_walks_do_not_get_longer(tmp_path: Path) -> None:
     output = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in output.splitlines()[2:]]
     assert {name for name, *_ in rows} == MOST.keys()
-    assert not [
-        f"{name}: {n_files} files, {n_functions} functions; at most {MOST[name]}"
-        for name, n_files, n_functions in rows
-        if int(n_files) > MOST[name][0] or int(n_functions) > MOST[name][1]
-    ]
+    longer = []
+    for name, *numbers in rows:
+        for number, most in zip(map(int, numbers), MOST[name], strict=True):
+            if most is not None and number > most:
+                longer.append(f"{name}: {number} files or functions; at most {MOST[name]}")
+    assert not longer

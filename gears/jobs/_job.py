@@ -34,7 +34,7 @@ from gears.graphs._similarities import PriorInputs
 from gears.model._folder import ModelParts, check_replaceable
 from gears.model.config import ModelOptions
 from gears.pertdata import PertData, PertDataOptions
-from gears.training._fitting import Seconds, fitted_prior
+from gears.training._fitting import Seconds, fitted_prior, trains_network
 from gears.training._head import prepare_head
 from gears.training._results import TrainResult
 from gears.training._run_folder import check_resumed, check_unused
@@ -146,7 +146,7 @@ class TrainingJob:
         with seconds.of("graphs"):
             parts = self.model(pert_data, device="cpu").parts
             assert parts is not None
-            if self.options.prior is None or self.options.trains_on_request or parts.config.uncertainty:
+            if trains_network(self.options, parts.config):
                 _ = parts.go, parts.coexpress  # into the cache, where the workers read them
         assert self.options.save_path is not None
         if self.options.resume:

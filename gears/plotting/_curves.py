@@ -21,13 +21,11 @@ from gears.plotting._style import (
     finish,
     legend_below,
     new_axes,
-    new_figure,
     plain_log,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from gears.evaluation.uncertainty import Calibration
 
@@ -173,15 +171,6 @@ def _axes_for(judged: Mapping[str, Calibration], ax: Axes | None) -> Axes:
         )
         raise ValueError(msg)
     return new_axes(3.9, 3.6) if ax is None else ax
-
-
-def calibration_figure(judged: Mapping[str, Calibration]) -> Figure:
-    """Observed against expected coverage, and error against predicted s.d., one line per method (at most six)."""
-    figure = new_figure(7.6, 3.6)
-    coverage_axes, error_axes = figure.subplots(1, 2)
-    coverage_curve(judged, ax=coverage_axes)
-    error_against_spread(judged, ax=error_axes)
-    return figure
 
 
 def replay_curve(table: pd.DataFrame, *, title: str = "", ax: Axes | None = None) -> Axes:

@@ -30,7 +30,7 @@ _OF_SETTINGS = {
 }  # fmt: skip
 """Tables in a file and as attributes: (G, ...), and (S, G), which files of earlier versions hold as (G,)."""
 
-_ALL = slice(None)
+ALL_GENES = slice(None)
 
 Layer = tuple[np.ndarray, np.ndarray]
 """Weight (in, out) and bias (out,)."""
@@ -89,7 +89,7 @@ class PriorChanges:
                 parts[2][row] = each_MG[(each_MG**2).sum(axis=1).argmax()]
         return cls(change_UG, *parts)
 
-    def rows(self, rows: np.ndarray, genes: np.ndarray | slice = _ALL) -> PriorChanges:
+    def rows(self, rows: np.ndarray, genes: np.ndarray | slice = ALL_GENES) -> PriorChanges:
         """Those of some conditions, and of some of the genes."""
         tables = (self.change_UG, self.sum_UG, self.largest_UG, self.strongest_UG)
         return PriorChanges(*(table_UG[rows][:, genes] for table_UG in tables))
@@ -128,7 +128,7 @@ class HeadInputs:
     response_G: np.ndarray
     n_kinds: int = 1
 
-    def of(self, changes: PriorChanges, sets: Sets, genes: np.ndarray | slice = _ALL) -> np.ndarray:
+    def of(self, changes: PriorChanges, sets: Sets, genes: np.ndarray | slice = ALL_GENES) -> np.ndarray:
         """Inputs of the head, (U, G, F) float32, see :data:`NAMES`; `changes` are those of the same genes."""
         shape, setting_U = changes.change_UG.shape, np.zeros(len(sets), dtype=np.int64)
         if len(self.mean_SG) > 1:

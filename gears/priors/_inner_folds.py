@@ -21,7 +21,7 @@ from gears.files._cache import cached_arrays
 from gears.graphs._similarities import stored_profiles
 from gears.priors._evidence import sample
 from gears.priors._fit import FittedPrior
-from gears.priors._head import _ALL, NAMES, HeadInputs, PriorChanges, strata
+from gears.priors._head import ALL_GENES, NAMES, HeadInputs, PriorChanges, strata
 from gears.priors._process import PriorData, levels
 from gears.priors._source import fit_key, fit_to, most_judged, prior_data
 
@@ -64,13 +64,13 @@ class InnerPredictions:
     fold_inputs: tuple[HeadInputs, ...]
     inputs: HeadInputs
 
-    def inputs_of(self, rows: np.ndarray, genes: np.ndarray | slice = _ALL) -> np.ndarray:
+    def inputs_of(self, rows: np.ndarray, genes: np.ndarray | slice = ALL_GENES) -> np.ndarray:
         """Inputs of the head for some conditions, and for some of the genes, (R, G, F) float32."""
-        n_genes = self.delta_CG[:0, genes].shape[1]
         parts = []
         for row in rows.tolist():
             tables, one = self.fold_inputs[self.fold_C[row]], np.array([row])
             parts.append(tables.of(self.changes.rows(one, genes), [self.sets[row]], genes))
+        n_genes = self.delta_CG[:0, genes].shape[1]
         return np.concatenate(parts) if parts else np.empty((0, n_genes, len(NAMES)), dtype=np.float32)
 
 

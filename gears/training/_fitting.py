@@ -43,6 +43,7 @@ from gears.training._workers import plain_state
 from gears.training.options import TrainOptions
 
 if TYPE_CHECKING:
+    from gears.model.config import ModelConfig
     from gears.pertdata import PertData
     from gears.priors._fit import FittedPrior
 
@@ -212,7 +213,7 @@ class Fit:
             return None
         if self.given.epochs == 0:
             return "epochs=0: the prior alone was fitted"
-        if not (self.given.trains_on_request or self.parts.config.uncertainty):
+        if not trains_network(self.given, self.parts.config):
             return "no network was requested"
         if validation.n_conditions < FEWEST_CONDITIONS:
             use = "gives the variance only" if self.parts.config.uncertainty else "cannot change predictions"
@@ -330,6 +331,12 @@ def _line_on_head(head: TrainedHead) -> str:
         for kind, weight in head.weights.items()
     )
     return f"correction network: weight {of_kinds}, by held-out training conditions"
+
+
+def trains_network(options: TrainOptions, config: ModelConfig) -> bool:
+    """Whether a training trains the network: where it is requested, or where there is no prior."""
+    is_requested = options.trains_on_request or (config.uncertainty and options.epochs != 0)
+    return is_requested or options.prior is None or config.no_perturb
 
 
 def fitted_prior(pert_data: PertData, parts: ModelParts, options: TrainOptions) -> FittedPrior | None:

@@ -18,6 +18,7 @@ sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import measuring
 import run
+from check_right import BLOCK, WITHOUT
 
 FOLDER = Path(run.__file__).parent
 PRETENDED = Path(__file__).resolve().parents[1] / "fakecuda"
@@ -227,19 +228,10 @@ def test_speed_up_is_against_the_fewest_workers() -> None:
 
 # --- gpu_check.py ---------------------------------------------------------------------------------
 
-LEAN = """
-import importlib.util, sys
-gone = {"anndata", "scanpy", "pandas", "cloudpickle", "filelock", "networkx", "matplotlib", "tqdm", "h5py"}
-find = importlib.util.find_spec
-importlib.util.find_spec = lambda name, *more: None if name in gone else find(name, *more)
-class Gone:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in gone:
-            raise ModuleNotFoundError(f"{name} is not installed here", name=name)
-sys.meta_path.insert(0, Gone())
-sys.path.insert(0, sys.argv[1])
+LEAN = f"""{BLOCK}
+sys.path.insert(0, sys.argv[2])
 import gpu_check
-sys.exit(gpu_check.main(["--device", "cpu", "--size", "small", "--skip-compile", "--json", sys.argv[2]]))
+sys.exit(gpu_check.main(["--device", "cpu", "--size", "small", "--skip-compile", "--json", sys.argv[3]]))
 """
 
 
@@ -257,7 +249,7 @@ def verdicts_of(command: list[str], path: Path, **environment: str) -> dict[str,
 @pytest.mark.timeout(600)
 def test_gpu_check_on_the_cpu_with_torch_numpy_and_scipy_alone(tmp_path: Path) -> None:
     path = tmp_path / "table.json"
-    verdicts = verdicts_of([sys.executable, "-c", LEAN, str(FOLDER), str(path)], path)
+    verdicts = verdicts_of([sys.executable, "-c", LEAN, ",".join(WITHOUT), str(FOLDER), str(path)], path)
     assert verdicts["all rows"] == "ok"
     assert sum(verdict == "ok" for verdict in verdicts.values()) >= 10
     for words in ("epoch over cells, batch 32, float32", "epoch over moments, 32", "a group of one (gloo)"):

@@ -12,7 +12,7 @@ from gears.core._findings import Finding, check, errors
 from gears.core._messages import agreeing, count, shorten
 from gears.data.checks._layout import GUIDES, Layout
 from gears.data.checks._options import ProcessingOptions
-from gears.data.checks._styles import is_control_like, is_no_gene, may_be_control
+from gears.data.checks._styles import JOINING, is_control_like, is_no_gene, may_be_control
 from gears.data.reading._guides import BETWEEN, MISSING, known_parts, without_number
 
 _PREFIX = re.compile(r"(?:(?:p_)?(?:sgRNA|gRNA|guide|sg)[-_. ]?|p_)(?=[A-Za-z0-9])")
@@ -26,7 +26,6 @@ _SUFFIX = re.compile(
 )
 _PLAIN = re.compile(r"[-_.]0*(\d+)")
 _PHASE = re.compile(r"[-_. ]+G[012]")
-_SIGNS = re.compile(r"\s+(?:and|plus|with|x)\s+|[^0-9A-Za-z]+")
 MOST_GUIDES, FEW = 0.9, 3
 """Share of the names that must be guides of known genes for a column to be read so; names that are all listed."""
 IsGene = Callable[[str], bool]
@@ -149,7 +148,7 @@ def _stems(name: str) -> Iterator[str]:
 
 def _signs_of(label: str) -> Iterator[str]:
     """Signs that may join guides in a label: runs of signs, and each sign of a run."""
-    runs = dict.fromkeys(match.group() for match in _SIGNS.finditer(label))
+    runs = dict.fromkeys(match.group() for match in JOINING.finditer(label))
     yield from dict.fromkeys([*runs, *(sign for run in runs for sign in run if not run.strip().isalpha())])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,9 +14,15 @@ from gears.conditions import AT, CONTROL_LABEL, SEPARATOR, Condition, conditions
 from gears.core._findings import Finding, check
 from gears.core._messages import count, nearest, shorten
 from gears.data.checks._layout import Layout
-from gears.data.checks._styles import CONTROLS_JOINED, is_control_like, is_no_gene, is_word, may_be_control
+from gears.data.checks._styles import (
+    CONTROLS_JOINED,
+    JOINING,
+    is_control_like,
+    is_no_gene,
+    is_word,
+    may_be_control,
+)
 
-_SIGN = re.compile(r"\s+(?:and|plus|with|x)\s+|[^0-9A-Za-z]+")
 MOST_CONTROLS = 30
 """Control labels that a remedy lists."""
 MOST_GENES = 5
@@ -255,7 +260,7 @@ def word_findings(labels: Iterable[str], layout: Layout, is_symbol: Callable[[st
         for token in layout.tokens(label):
             if token in (*layout.controls, *layout.as_genes) or is_symbol(token) or is_control_like(token):
                 continue
-            parts = [part for part in _SIGN.split(token) if part]
+            parts = [part for part in JOINING.split(token) if part]
             if not any(map(is_symbol, parts)):
                 parts = [token]
             for part in parts:
@@ -293,7 +298,7 @@ def everywhere_findings(mapping: Mapping[str, str], layout: Layout) -> list[Find
     bare = {
         gene
         for own, genes in genes_of.items()
-        if len(genes) == 1 and not controls & {*layout.tokens(own), *_SIGN.split(own)}
+        if len(genes) == 1 and not controls & {*layout.tokens(own), *JOINING.split(own)}
         for gene in genes
     }
     partners: dict[str, set[str]] = {}
@@ -417,7 +422,7 @@ def _divided(
         return whole
 
     ways = {}
-    for match in _SIGN.finditer(token):
+    for match in JOINING.finditer(token):
         sign = match.group().strip() or match.group()
         everywhere = [part.strip() for part in token.split(sign)]
         here = [token[: match.start()].strip(), token[match.end() :].strip()]

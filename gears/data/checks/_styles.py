@@ -27,6 +27,8 @@ _CONTROL_WORDS = (
 _NUMBERED = r"(?:[-_ ]?(?:sg|g|guide|ctrl|control)?[-_ ]?\d+)?"
 _BETWEEN = r"[-_ |;,/:&~.]+"
 """What joins the names of the two guides of a cell."""
+JOINING = re.compile(r"\s+(?:and|plus|with|x)\s+|[^0-9A-Za-z]+")
+"""What may join names in a label: a word, or a run of signs."""
 CONTROLS_JOINED = ("|", ";", "_", ",", "/", ":", "&", "~", "-", " ")
 _ONE_CONTROL = rf"(?:{'|'.join(_CONTROL_WORDS)}){_NUMBERED}"
 _CONTROL_LIKE = re.compile(rf"{_ONE_CONTROL}(?:{_BETWEEN}{_ONE_CONTROL})*", re.IGNORECASE)
