@@ -183,6 +183,11 @@ class GEARS(Shown):
         self._best_network = network
 
     @property
+    def is_trained(self) -> bool:
+        """Whether the model was trained or loaded."""
+        return self.parts is not None and bool(self.parts.fitted_parts)
+
+    @property
     def config(self) -> dict[str, Any]:
         """Options of the network."""
         return self._need_model().config.to_dict()
