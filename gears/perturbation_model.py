@@ -113,7 +113,7 @@ class PerturbationModel(Shown):
             "perturbation_type_key": perturbation_type_key,
             "layer": layer,
         }
-        given = {name: value for name, value in keys.items() if value is not None}
+        given: dict[str, Any] = {name: value for name, value in keys.items() if value is not None}
         pert_data = PertData.from_adata(adata, data_path=folder, normalize=normalize, **given, **processing)
         pert_data.prepare_split(split=split, seed=seed)
         self.gears = GEARS(pert_data, device=device)
@@ -201,11 +201,13 @@ class PerturbationModel(Shown):
 
         return design.suggest(self.gears, n=n, **options)
 
-    def hits(self, candidates: Any = None, **options: Any) -> pd.DataFrame:
-        """Perturbations ranked by the probability that genes change (:func:`gears.design.hits`)."""
+    def hits(
+        self, candidates: Iterable[Query] | None = None, *, threshold: float, **options: Any
+    ) -> pd.DataFrame:
+        """Perturbations ranked by the probability of a change beyond a threshold (:func:`gears.design.hits`)."""
         from gears import design
 
-        return design.hits(self.gears, candidates, **options)
+        return design.hits(self.gears, candidates, threshold=threshold, **options)
 
     def report(self, path: str | Path, part: str = "test", **options: Any) -> Path:
         """Write the evaluation as an HTML page with tables and figures into a folder; returns the page's path."""
