@@ -105,8 +105,7 @@ def _check_wandb_key() -> None:
     """Raise ValueError where Weights & Biases would refuse the run after the screen was read."""
     import wandb
 
-    mode = os.environ.get("WANDB_MODE") or wandb.setup().settings.mode
-    if mode == "online" and not wandb.api.api_key:
+    if os.environ.get("WANDB_MODE", "online") == "online" and not wandb.api.api_key:
         msg = (
             "loggers='wandb' needs an API key of Weights & Biases, and none was found; run `wandb login`, "
             "or set WANDB_MODE=offline and run `wandb sync` later"
