@@ -19,6 +19,7 @@ import shutil
 import time
 from pathlib import Path
 
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The main job on a simulated screen.")
     parser.add_argument("--output", type=Path, default=Path("demo_output"), help="folder for the results")
