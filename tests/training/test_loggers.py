@@ -218,7 +218,7 @@ def test_wandb_without_a_key_is_refused_before_anything_is_read(monkeypatch, tmp
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.delenv("WANDB_MODE", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
-    with pytest.raises(ValueError, match="needs an API key.*run `wandb login`, or set WANDB_MODE=offline"):
+    with pytest.raises(ValueError, match=r"needs an API key.*run `wandb login`, or set WANDB_MODE=offline"):
         TrainOptions(loggers="wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert TrainOptions(loggers="wandb").loggers == ("wandb",)
