@@ -338,7 +338,7 @@ class GEARS(Shown):
 
         Parameters
         ----------
-        split, metrics, baselines, ..., report, shown
+        part, metrics, baselines, ..., report, shown
             See :class:`gears.report.of_model.EvaluateCall`.
 
         Returns
