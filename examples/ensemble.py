@@ -31,7 +31,7 @@ def main() -> None:
         "pert_data_path": folder,
         "dataset_name": "screen",
         "split_config": {"split": "simulation", "seed": 1},
-        "args": {"epochs": 3, "batch_size": 32, "model_config": {"hidden_size": 16}, "verbose": False},
+        "args": {"epochs": 3, "prior": None, "model_config": {"hidden_size": 16}, "verbose": False},
         "data_config": {"default_pert_graph": False},
     }
     configs = ensemble_configs(config, options.seeds, folder / "models")

@@ -144,6 +144,12 @@ class GEARS(Shown):
         proj_name: str = "GEARS",
         exp_name: str = "GEARS",
     ) -> None:
+        if pert_data is not None and not hasattr(pert_data, "prepare_split"):
+            msg = (
+                f"GEARS takes a PertData, found {type(pert_data).__name__}; PerturbationModel(adata) takes an AnnData, "
+                "and PertData.from_adata(adata) makes a PertData of one"
+            )
+            raise TypeError(msg)
         if pert_data is not None and pert_data.split is None:
             msg = "the PertData has no split yet; call pert_data.prepare_split(split='simulation', seed=1) first"
             raise ValueError(msg)
@@ -181,6 +187,11 @@ class GEARS(Shown):
     @best_model.setter
     def best_model(self, network: GEARSNetwork | None) -> None:
         self._best_network = network
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether the model was trained or loaded."""
+        return self.parts is not None and bool(self.parts.fitted_parts)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -327,7 +338,7 @@ class GEARS(Shown):
 
         Parameters
         ----------
-        split, metrics, baselines, ..., report, shown
+        part, metrics, baselines, ..., report, shown
             See :class:`gears.report.of_model.EvaluateCall`.
 
         Returns

@@ -319,6 +319,9 @@ class PertData(Shown):
         FileNotFoundError, ValueError
             If there is no such screen, or it cannot be used.
         """
+        if not isinstance(self, PertData):  # called on the class
+            msg = f"load is called on an object: PertData('data').load(data_path={str(self)!r})"
+            raise TypeError(msg)
         screen = obtain_screen(self.data_path, options, lambda: self.annotation.resolve)
         self._take(screen, options.drop_unmapped)
 

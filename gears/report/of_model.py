@@ -44,7 +44,7 @@ class EvaluateCall(ScoreOptions):
     """Arguments of :meth:`gears.GEARS.evaluate`: what is scored, how, and where the report goes."""
 
     # fmt: off
-    split: str = option("test", text(), help="part of the split: test, val or train")
+    part: str = option("test", text(), formerly="split", help="part of the split: test, val or train")
     _: KW_ONLY
     baselines: Sequence[str] = option(DEFAULT_BASELINES, list_of_names(),
         help="names of baselines (docs/evaluation.md describes each)")
@@ -64,7 +64,7 @@ def evaluate_model(
     pert_data: PertData, network: GEARSNetwork | None, parts: ModelParts, options: EvaluateCall
 ) -> pd.DataFrame | None:
     """Evaluate a model; see :meth:`gears.GEARS.evaluate`."""
-    part, clip, name, report = options.split, options.clip, options.name, options.report
+    part, clip, name, report = options.part, options.clip, options.name, options.report
     split = pert_data.split
     assert split is not None
     conditions = [condition for condition in split.conditions(part) if not condition.is_control]

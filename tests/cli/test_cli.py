@@ -136,7 +136,7 @@ def test_several_problems_are_a_line_each(capsys: pytest.CaptureFixture[str]) ->
         "gears train: error: 4 problems:",
         "  - --epochs must be a whole number of at least 0, got -1",
         "  - --lr must be a number above 0, got 0",
-        "  - unknown --schedule 'cosin'; did you mean 'cosine'? (valid: step, constant, cosine, one-cycle, None)",
+        "  - unknown --schedule 'cosin'; did you mean 'cosine'? (valid: step, constant, cosine, one-cycle, none)",
         "  - --min-cells must be a whole number of at least 1, got 'two'",
     ]
     assert refused(capsys, "train", "screen.h5ad", "--epoch", 3, "--n-gpu", 2).splitlines()[1:] == [
@@ -208,7 +208,7 @@ def test_completion_has_every_command_option_and_valid_name(capsys: pytest.Captu
     assert set(commands.choices or ()) == set(COMMANDS)
     train = {name: action for action in commands.choices["train"]._actions for name in action.option_strings}  # type: ignore[call-overload, index]
     assert {"--epochs", "--no-refit", "--help-all", "--gpu-ids"} < set(train)
-    assert train["--schedule"].choices == ("step", "constant", "cosine", "one-cycle", "None")
+    assert train["--schedule"].choices == ("step", "constant", "cosine", "one-cycle", "none")
     shtab = pytest.importorskip("shtab")
     for shell in SHELLS:
         assert main(["completion", shell]) == 0

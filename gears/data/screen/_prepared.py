@@ -268,13 +268,22 @@ class PreparedScreen(Shown):
         wanted = Condition.of(condition)
         found = self._id_by_condition.get(wanted)
         if found is None:
-            joined = joined_otherwise("+".join(wanted.genes), set(self.perturbed_genes))
-            meant = None if joined is None else joined.at(wanted.context, wanted.kind)
-            near = [meant] if meant in self._id_by_condition else self.conditions
-            hint = suggestion(wanted.name, near, "it has")
-            msg = f"the screen has no condition {str(condition)!r}; {hint}"
+            msg = f"the screen has no condition {str(condition)!r}; {self._near(wanted)}"
             raise KeyError(msg)
         return found
+
+    def _near(self, unknown: Condition) -> str:
+        """What a user may mean by a condition that the screen lacks: a gene where one is unknown, else a condition."""
+        genes = self.perturbed_genes
+        joined = joined_otherwise("+".join(unknown.genes), set(genes))
+        meant = None if joined is None else joined.at(unknown.context, unknown.kind)
+        if meant in self._id_by_condition:
+            return f"did you mean {meant.name!r}?"
+        missing = next((gene for gene in unknown.genes if gene not in genes), None)
+        if missing is not None:
+            return f"{missing!r} is not perturbed in it; {suggestion(missing, genes, 'its genes')}"
+        alike = [other for other in self.conditions if {*other.genes} & {*unknown.genes}]
+        return suggestion(unknown.name, alike, "it has")
 
     # Cells
 
