@@ -24,7 +24,7 @@ the slope.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -35,6 +35,7 @@ from gears.design._candidates import (
     Candidates,
     Entries,
     Model,
+    all_pairs,
     need_sd,
     parts_of,
     predicted,
@@ -51,7 +52,6 @@ from gears.evaluation.interactions import (
     observed_interactions,
 )
 from gears.model._folder import ModelParts
-from gears.prediction._stream import all_pairs
 from gears.priors._uncertainty import Uncertainty, condition_variance
 
 MARGIN = 0.2
@@ -72,7 +72,7 @@ def interactions_table(
     Parameters
     ----------
     model
-        A trained model with a prior, or an ensemble of such models.
+        A trained GEARS or PerturbationModel with a prior, or an Ensemble of such models.
     pairs
         Conditions of two genes; all pairs of the genes perturbed in training when None.
     screen
@@ -99,7 +99,7 @@ def interactions_table(
         A pair has another number of genes, the model has no standard deviations, or no pair is left.
     """
     need_sd(model)
-    found = read_candidates(model, trained_pairs(model) if pairs is None else pairs, keep_measured=True)
+    found = read_candidates(model, all_pairs(model) if pairs is None else pairs, keep_measured=True)
     table = departures(model, found).reset_index(drop=True)
     if scores:
         table = table.merge(
@@ -119,12 +119,6 @@ def _observed_strength(screen: PreparedScreen) -> dict[str, float]:
         for name, strength in zip(table["condition"], table["strength"], strict=True):
             strength_of[Condition.parse(name).at(*place).name] = float(strength)
     return strength_of
-
-
-def trained_pairs(model: Model) -> Iterator[Condition]:
-    """All pairs of the genes perturbed in training."""
-    parts = parts_of(model)
-    return all_pairs(sorted(parts.pert_names[node] for node in parts.trained_nodes()))
 
 
 def _scores(model: Model, names: Sequence[str]) -> pd.DataFrame:
