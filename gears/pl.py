@@ -325,16 +325,15 @@ def interaction_map(model: AnyModel, /, pairs: Queries = None) -> Call:
             if len(one) == 2 and all(replace(one, genes=(gene,)) in found for gene in one.genes)
         )
     requested = [gears._condition(pair) for pair in pairs]
-    singles = [replace(pair, genes=(gene,)) for pair in requested for gene in pair.genes]
-    predictions = gears.predict([*singles, *requested]) if requested else None
-    if predictions is None:
+    if not requested:
         msg = "the split of this model holds no pair with both genes alone; give pairs="
         raise ValueError(msg)
-    upper, lower = predicted_interactions(_in_one_context(predictions)), None
-    first = predictions.conditions[0]
+    singles = [replace(pair, genes=(gene,)) for pair in requested for gene in pair.genes]
+    predictions = gears.predict([*singles, *requested])
+    _in_one_context(predictions)
+    upper, lower = predicted_interactions(predictions), None
     if gears.pert_data is not None:
-        screen = gears.pert_data.screen
-        lower = observed_interactions(screen.setting(first.context, first.kind) if first.suffix else screen)
+        lower = observed_interactions(gears.pert_data.screen)
         lower = lower[lower["condition"].isin(upper["condition"])]
     return (upper,), {"lower": lower if lower is not None and len(lower) else None}
 

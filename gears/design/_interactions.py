@@ -111,14 +111,9 @@ def interactions_table(
 
 
 def _observed_strength(screen: PreparedScreen) -> dict[str, float]:
-    """Measured strength of each pair with both singles in one setting, by label."""
-    has_one, strength_of = len(screen.settings) == 1, {}
-    for view in screen.settings:
-        table = observed_interactions(view)
-        place = ("", "") if has_one else (view.context, view.kind)
-        for name, strength in zip(table["condition"], table["strength"], strict=True):
-            strength_of[Condition.parse(name).at(*place).name] = float(strength)
-    return strength_of
+    """Measured strength of each pair with both singles in one setting, by label; without the name of an only one."""
+    table = observed_interactions(screen if len(screen.settings) > 1 else screen.settings[0])
+    return dict(zip(table["condition"], table["strength"], strict=True))
 
 
 def _scores(model: Model, names: Sequence[str]) -> pd.DataFrame:
@@ -129,13 +124,10 @@ def _scores(model: Model, names: Sequence[str]) -> pd.DataFrame:
         singles = dict.fromkeys(
             Condition((gene,), pair.context, pair.kind) for pair in pairs for gene in pair.genes
         )
-        deltas: dict[str, dict[Condition, np.ndarray]] = {}
+        deltas: dict[Condition, np.ndarray] = {}
         for predictions in predicted(model, [*singles, *pairs]):
-            for condition, delta_G in zip(predictions.conditions, predictions.delta_UG, strict=True):
-                deltas.setdefault(condition.suffix, {})[condition.plain] = delta_G
-        for suffix, delta_of in deltas.items():
-            table = interaction_table(delta_of).drop(columns=["rank", "gene_1", "gene_2", "kind"])
-            tables.append(table.assign(condition=table["condition"] + suffix))
+            deltas |= zip(predictions.conditions, predictions.delta_UG, strict=True)
+        tables.append(interaction_table(deltas).drop(columns=["rank", "gene_1", "gene_2", "kind"]))
     return pd.concat(tables, ignore_index=True)
 
 

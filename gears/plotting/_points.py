@@ -259,6 +259,7 @@ def interaction_volcano(
     departure = table["departure"].to_numpy(dtype=float)
     score = np.nan_to_num(table["fdr_score"].to_numpy(dtype=float), nan=1.0)
     height = -np.log10(np.maximum(score, _LEAST_SCORE))
+    covered = [np.stack([departure, height])]
     for kind, colour, mark, size in KINDS:
         in_kind = (table["kind"] == kind).to_numpy()
         edge: dict[str, Any] = {} if mark == "x" else {"edgecolors": "white"}
@@ -267,15 +268,17 @@ def interaction_volcano(
             label=f"{kind} ({int(in_kind.sum())})", zorder=2, **edge,
         )  # fmt: skip
         if mark not in "x." and {"low", "high"} <= set(table):
-            ends = table.loc[in_kind, ["low", "high"]].to_numpy(dtype=float).T
-            ax.hlines(height[in_kind], *ends, color=colour, linewidth=0.9, label="_interval", zorder=1.5)
+            low, high = table.loc[in_kind, ["low", "high"]].to_numpy(dtype=float).T
+            ax.hlines(height[in_kind], low, high, color=colour, linewidth=0.9, label="_interval", zorder=1.5)
+            covered += [np.stack([x, height[in_kind]]) for x in np.linspace(low, high, 20)]
     ax.axvline(0, color="0.6", linewidth=0.6, zorder=1)
     ax.set_ylim(0, max(float(height.max(initial=0.0)) * 1.08, 0.1))
     finish(ax, "departure from additivity", "-log10 score", title, legend=False)
     legend_below(ax, columns=3)
     names = [f"{first}+{second}" for first, second in zip(table["gene_1"], table["gene_2"], strict=True)]
     order = np.argsort(-height, kind="stable")[:n_labels]
-    name_near(ax, departure, height, [(int(row), names[row]) for row in order])
+    x, y = np.concatenate(covered, axis=1)
+    name_near(ax, x, y, [(int(row), names[row]) for row in order])
     return ax
 
 
