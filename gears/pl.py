@@ -29,6 +29,7 @@ import pandas as pd
 from gears import plotting
 from gears.conditions import Condition
 from gears.core._messages import count
+from gears.data.screen._prepared import PreparedScreen
 from gears.design._interactions import interactions_table
 from gears.design.hits import TrueChanges
 from gears.evaluation.baselines._base import make_baseline
@@ -42,23 +43,10 @@ from gears.plotting._style import deliver, figure_of, in_notebook
 from gears.prediction.predictions import Predictions
 
 __all__ = [
-    "coverage_curve",
-    "delta_heat_map",
-    "embedding",
-    "error_against_spread",
-    "gene_changes",
-    "go_neighbourhood",
-    "interaction_map",
-    "interaction_volcano",
-    "method_differences",
-    "plot_perturbation",
-    "predicted_vs_true",
-    "prediction_figure",
-    "rate_calibration",
-    "replay_curve",
-    "training_curves",
-    "volcano",
-]
+    "coverage_curve", "delta_heat_map", "embedding", "error_against_spread", "gene_changes", "go_neighbourhood",
+    "interaction_map", "interaction_volcano", "method_differences", "plot_perturbation", "predicted_vs_true",
+    "prediction_figure", "rate_calibration", "replay_curve", "training_curves", "volcano",
+]  # fmt: skip
 
 Query = str | Sequence[str] | Condition
 Queries = Iterable[Query] | None
@@ -161,28 +149,31 @@ def _predicted_all(model: AnyModel, queries: Queries) -> tuple[GEARS, Prediction
     return gears, gears.predict(queries)
 
 
-def _measured(gears: GEARS, conditions: Iterable[Condition], what: str) -> tuple[np.ndarray, np.ndarray]:
+def _screen(gears: GEARS) -> PreparedScreen:
+    return gears._need_data("this plot").screen
+
+
+def _measured(gears: GEARS, conditions: Iterable[Condition]) -> tuple[np.ndarray, np.ndarray]:
     """Measured changes of conditions over their control (U, G), and sampling variances of their means."""
-    screen = gears._need_data(what).screen
+    screen = _screen(gears)
     rows = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
-    statistics = screen.statistics
-    return statistics.delta(rows), statistics.m2[rows] / statistics.n[rows, None]
+    return screen.statistics.delta(rows), screen.statistics.m2[rows] / screen.statistics.n[rows, None]
 
 
-def _in_one_context(predictions: Predictions) -> Predictions:
-    """Predictions whose conditions have no context; ValueError where they are of several."""
-    suffixes = list(dict.fromkeys(condition.suffix for condition in predictions.conditions))
-    if len(suffixes) > 1:
-        msg = f"the conditions are of {len(suffixes)} contexts or types of perturbation; give those of one"
+def _context_of(predictions: Predictions) -> tuple[str, str]:
+    """The one context and type that all conditions are of."""
+    found = {(condition.context, condition.kind) for condition in predictions.conditions}
+    if len(found) > 1:
+        msg = f"the conditions are of {len(found)} contexts or types of perturbation; give those of one"
         raise ValueError(msg)
-    return replace(predictions, conditions=tuple(condition.plain for condition in predictions.conditions))
+    return found.pop()
 
 
-def _truth(gears: GEARS, predictions: Predictions, what: str) -> Truth:
+def _truth(gears: GEARS, predictions: Predictions) -> Truth:
     """What the screen measured of predicted conditions, which are of one context."""
-    screen, first = gears._need_data(what).screen, predictions.conditions[0]
-    plain = _in_one_context(predictions).conditions
-    return Truth.of(screen.setting(first.context, first.kind) if first.suffix else screen, plain)
+    where, screen = _context_of(predictions), _screen(gears)
+    setting = screen.setting(*where) if any(where) else screen
+    return Truth.of(setting, [condition.plain for condition in predictions.conditions])
 
 
 @_scanpy_like(plotting.plot_perturbation)
@@ -192,23 +183,21 @@ def plot_perturbation(model: AnyModel, /, query: Query, save_file: str | Path | 
 
 
 @_scanpy_like(plotting.gene_changes)
-def gene_changes(model: AnyModel, /, condition: Query, *, baselines: Sequence[str] = ()) -> Call:
+def gene_changes(
+    model: AnyModel, /, condition: Query, *, baselines: Sequence[str] = (), n_genes: int = 20
+) -> Call:
     """A condition's measured mean changes with standard errors, the prediction with its 90 % interval, and baselines.
 
     `baselines` are names (``docs/evaluation.md``), at most five, fitted to the training part.
     """
     gears, predictions = _predicted(model, condition)
-    delta_UG, variance_UG = _measured(gears, predictions.conditions, "gene_changes")
-    data = gears._need_data("gene_changes")
-    assert data.split is not None
-    methods = {"gears": predictions.delta_UG[0]}
+    truth, methods = _truth(gears, predictions), {"gears": predictions.delta_UG[0]}
     for name in baselines:
-        baseline = make_baseline(name).fit(data.screen, data.split)
-        methods[name] = baseline.predict(predictions.conditions)[0] - predictions.control_mean_G.reshape(-1)
-    _, genes = data.screen.ranked_genes(data.screen.id_of(predictions.conditions[0]))
-    return (delta_UG[0], methods, predictions.gene_names), {
-        "genes": genes[:20] if len(genes) else None,
-        "standard_error_G": np.sqrt(variance_UG[0]),
+        baseline = make_baseline(name).fit(_screen(gears), gears.split)
+        methods[name] = baseline.predict(predictions.conditions)[0] - truth.control_mean_G
+    return (truth.delta_UG[0], methods, predictions.gene_names), {
+        "genes": truth.top_moderated(n_genes)[0],
+        "standard_error_G": truth.std_UG[0] / np.sqrt(truth.n_cells_U[0]),
         "sd": None if predictions.sd_change is None else {"gears": predictions.sd_change[0]},
         "title": predictions.conditions[0].name,
     }
@@ -218,11 +207,9 @@ def gene_changes(model: AnyModel, /, condition: Query, *, baselines: Sequence[st
 def predicted_vs_true(model: AnyModel, /, condition: Query) -> Call:
     """Predicted against measured change of every gene, the 20 top differential genes with their 90 % interval."""
     gears, predictions = _predicted(model, condition)
-    delta_UG, _ = _measured(gears, predictions.conditions, "predicted_vs_true")
-    screen = gears._need_data("predicted_vs_true").screen
-    genes, _ = screen.ranked_genes(screen.id_of(predictions.conditions[0]))
-    return (predictions.delta_UG[0], delta_UG[0], predictions.gene_names), {
-        "top_de": genes[:20],
+    truth = _truth(gears, predictions)
+    return (predictions.delta_UG[0], truth.delta_UG[0], predictions.gene_names), {
+        "top_de": truth.top_moderated()[0],
         "sd_G": None if predictions.sd_change is None else predictions.sd_change[0],
         "title": predictions.conditions[0].name,
     }
@@ -232,7 +219,7 @@ def predicted_vs_true(model: AnyModel, /, condition: Query) -> Call:
 def prediction_figure(model: AnyModel, /, conditions: Queries = None) -> Call:
     """A panel of :func:`predicted_vs_true` for each condition, by default for the first six; a Figure."""
     gears, predictions = _predicted_all(model, conditions)
-    truth = _truth(gears, predictions, "prediction_figure")
+    truth = _truth(gears, predictions)
     rows = None if conditions is None else list(range(len(predictions)))
     options = {"rows": rows, "sd_UG": predictions.sd_change}
     return (predictions.expression_UG, truth, predictions.gene_names), options
@@ -248,7 +235,7 @@ def volcano(model: AnyModel, /, condition: Query) -> Call:
     gears, predictions = _predicted(model, condition)
     delta_UG, sd_UG, name = predictions.delta_UG, predictions.sd_change, predictions.conditions[0].name
     if gears.pert_data is not None and predictions.conditions[0] in gears.pert_data.screen.conditions:
-        p_UG, evidence = welch_p_values(_truth(gears, predictions, "volcano")), "p of the observed cells"
+        p_UG, evidence = welch_p_values(_truth(gears, predictions)), "p of the observed cells"
     elif sd_UG is None:
         msg = (
             f"{name} was not measured, and this model predicts no sd of its mean changes: there are no p values; "
@@ -279,7 +266,7 @@ def embedding(model: AnyModel, /, conditions: Queries = None) -> Call:
     is_measured = data is not None and set(predictions.conditions) <= set(data.screen.conditions)
     return (predictions.delta_UG, predictions.conditions), {
         "groups": sizes if len(set(sizes)) > 1 else None,
-        "true_delta_UG": _measured(gears, predictions.conditions, "embedding")[0] if is_measured else None,
+        "true_delta_UG": _measured(gears, predictions.conditions)[0] if is_measured else None,
     }
 
 
@@ -330,7 +317,7 @@ def interaction_map(model: AnyModel, /, pairs: Queries = None) -> Call:
         raise ValueError(msg)
     singles = [replace(pair, genes=(gene,)) for pair in requested for gene in pair.genes]
     predictions = gears.predict([*singles, *requested])
-    _in_one_context(predictions)
+    _context_of(predictions)
     upper, lower = predicted_interactions(predictions), None
     if gears.pert_data is not None:
         lower = observed_interactions(gears.pert_data.screen)
@@ -354,15 +341,13 @@ def method_differences(model: AnyModel, /, metric: str = "pearson_delta_ref", *,
     return (difference_table(table, subgroups=False), metric), {"model": "gears"}
 
 
-def _calibrations(
-    models: AnyModel | Mapping[str, AnyModel], queries: Queries, what: str
-) -> dict[str, Calibration]:
+def _calibrations(models: AnyModel | Mapping[str, AnyModel], queries: Queries) -> dict[str, Calibration]:
     """Calibration of the predicted changes of models by name."""
     judged = {}
     for name, model in _by_name(models).items():
         gears, predictions = _predicted_all(model, queries)
         variance_UG = predictions.to_frame("sd_change").to_numpy() ** 2
-        true_UG, noise_UG = _measured(gears, predictions.conditions, what)
+        true_UG, noise_UG = _measured(gears, predictions.conditions)
         judged[name] = calibration(predictions.delta_UG, variance_UG, true_UG, true_variance=noise_UG)
     return judged
 
@@ -373,13 +358,13 @@ def coverage_curve(model: AnyModel | Mapping[str, AnyModel], /, conditions: Quer
 
     The sampling noise of the measured means is added to the predicted variance.
     """
-    return (_calibrations(model, conditions, "coverage_curve"),), {}
+    return (_calibrations(model, conditions),), {}
 
 
 @_scanpy_like(plotting.error_against_spread)
 def error_against_spread(model: AnyModel | Mapping[str, AnyModel], /, conditions: Queries = None) -> Call:
     """Error of predicted changes against their standard deviation, as in :func:`coverage_curve`."""
-    return (_calibrations(model, conditions, "error_against_spread"),), {}
+    return (_calibrations(model, conditions),), {}
 
 
 @_scanpy_like(plotting.rate_calibration)
@@ -391,7 +376,7 @@ def rate_calibration(model: AnyModel, /, threshold: float = 0.2, conditions: Que
     gears, predictions = _predicted_all(model, conditions)
     predictions.to_frame("sd")  # an error where there is none
     probability = TrueChanges.of(gears._need_model(), predictions).beyond(threshold).ravel()
-    true_UG, _ = _measured(gears, predictions.conditions, "rate_calibration")
+    true_UG, _ = _measured(gears, predictions.conditions)
     is_hit = (true_UG > threshold if threshold > 0 else true_UG < threshold).ravel()
     table = pd.DataFrame({"readout": "gene", "p": probability, "hit": is_hit})
     bins = table.groupby(["readout", np.minimum((10 * probability).astype(int), 9)])

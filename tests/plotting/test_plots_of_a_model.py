@@ -124,7 +124,7 @@ def test_changes_of_a_condition_are_the_model_s_with_90_percent_intervals(model,
     delta, sd = predictions.delta_UG[0], predictions.sd_change[0]
     row = screen.id_of(pair)
     true = screen.statistics.mean[row] - screen.statistics.mean[screen.control_id]
-    top = screen.de.top(row, 20)
+    top = Truth.of(screen, [pair]).top_moderated()[0]
     ax = pl.predicted_vs_true(model, pair.name)
     points = offsets(by_label(ax)["top 20 differential genes"])
     np.testing.assert_allclose(points, np.stack([true[top], delta[top]], axis=1))
@@ -139,6 +139,7 @@ def test_changes_of_a_condition_are_the_model_s_with_90_percent_intervals(model,
     assert [bar.get_height() for bar in ax.patches] == pytest.approx(true[genes])
     errors = np.sqrt(screen.statistics.m2[row] / screen.statistics.n[row])[genes]
     np.testing.assert_allclose(np.ptp(segments(ax, "standard error"), axis=1), 2 * errors)
+    assert len(pl.gene_changes(model, pair, n_genes=7).get_xticks()) == 7
     ax = pl.gene_changes(model, pair, baselines=["no_change"], genes=[4], title="mine")
     assert by_label(ax)["no_change"].get_ydata() == pytest.approx([0.0])
     assert (ax.get_title(), len(ax.get_xticks())) == ("mine", 1)
