@@ -168,7 +168,7 @@ def test_a_volcano_has_the_p_values_of_the_cells_or_of_the_prediction(model, par
         np.testing.assert_allclose(heights(ax), expected(predictions.delta_UG[0], p), rtol=1e-4, atol=1e-5)
         assert ax.get_ylabel() == "-log10 p of the prediction"
     loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
-    with pytest.raises(ValueError, match="predicted_vs_true needs the screen"):
+    with pytest.raises(ValueError, match="this plot needs the screen; this model was loaded without it"):
         pl.predicted_vs_true(loaded, pair)
     with pytest.raises(ValueError, match="was loaded, not trained here: there is no curve"):
         pl.training_curves(loaded)
