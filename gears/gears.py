@@ -8,7 +8,7 @@ import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import pandas as pd
@@ -105,6 +105,8 @@ class GEARS(Shown):
         The network as last trained, and with the weights of the best epoch (used by `predict`).
     pert_list, gene_list
         Genes that can be perturbed (nodes of the perturbation graph), genes that are predicted.
+    result
+        :class:`gears.training.TrainResult` of the last :meth:`train`; None before, and after loading.
 
     Examples
     --------
@@ -160,6 +162,7 @@ class GEARS(Shown):
         self._network: Any = None
         self._best_network: GEARSNetwork | None = None
         self._network_seed = 0
+        self.result: TrainResult | None = None
         self.weight_bias_track, self.proj_name, self.exp_name = weight_bias_track, proj_name, exp_name
         if weight_bias_track:
             check_loggers(["wandb"])
@@ -312,7 +315,8 @@ class GEARS(Shown):
             if options.evaluate_test and self.rank == 0 and not fit.run.stopped:
                 with seconds.of("evaluation"):
                     table = self.report_test(verbose=train_options.verbose)
-        return TrainResult.of(fit, table)
+        self.result = TrainResult.of(fit, table)
+        return self.result
 
     def _move_to(self, worker: World) -> None:
         """Take rank and device of a launcher's worker."""
@@ -549,8 +553,11 @@ class GEARS(Shown):
         return self.best_model if parts.uses_network else self._best_network, parts
 
     def _condition(self, query: str | Sequence[str] | Condition) -> Condition:
-        """A requested condition, by the names of this model."""
-        return requested_conditions([query], self._need_model())[0]
+        """A requested condition, by the names of this model; with the context and type where it has one of each."""
+        parts = self._need_model()
+        requested = requested_conditions([query], parts)
+        placed = requested if parts.contexts is None else parts.contexts.placed(requested, None, None)
+        return placed[0] if len(placed) == 1 else requested[0]
 
     def _need_model(self) -> ModelParts:
         if self.parts is None:
@@ -633,3 +640,29 @@ class GEARS(Shown):
             field.name: f"{field.metadata['help']} Default {field.default}."
             for field in dataclasses.fields(ModelConfig)
         }
+
+
+class HasGears(Protocol):
+    """What holds a GEARS model, such as :class:`gears.PerturbationModel`."""
+
+    @property
+    def gears(self) -> GEARS:
+        """The model."""
+
+
+AnyModel = GEARS | HasGears
+
+
+def gears_of(model: AnyModel, *, trained: bool = True) -> GEARS:
+    """The GEARS model of a :class:`gears.PerturbationModel`; a GEARS model unchanged.
+
+    TypeError for anything else, ValueError for a model that is not trained, unless it need not be.
+    """
+    found = getattr(model, "gears", model)
+    if not isinstance(found, GEARS):
+        msg = f"expected a GEARS or a PerturbationModel; found {type(model).__name__}"
+        raise TypeError(msg)
+    if trained and (found.parts is None or not found.parts.fitted_parts):
+        msg = "this model is not trained yet; call its train() first"
+        raise ValueError(msg)
+    return found

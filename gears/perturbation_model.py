@@ -207,7 +207,7 @@ class PerturbationModel(Shown):
         """Perturbations ranked by the probability of a change beyond a threshold (:func:`gears.design.hits`)."""
         from gears import design
 
-        return design.hits(self.gears, candidates, threshold=threshold, **options)
+        return design.hits(self.gears, candidates, **options)
 
     def report(self, path: str | Path, part: str = "test", **options: Any) -> Path:
         """Write the evaluation as an HTML page with tables and figures into a folder; returns the page's path."""

@@ -66,7 +66,7 @@ def test_the_model_answers_what_comes_next(trained, tmp_path):
     assert 0 < len(scores) <= 12
     assert len(model.evaluate(per_condition=True)) > 12
     assert len(model.suggest(3)) == 3
-    assert model.hits(threshold=0.1)["condition"].is_unique
+    assert model.hits()["condition"].is_unique
     assert model.report(tmp_path / "report").read_text().lstrip().startswith("<!doctype html>")
     figure = model.plot(measured, return_fig=True)
     assert measured in figure.axes[0].get_title()

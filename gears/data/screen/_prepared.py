@@ -389,6 +389,18 @@ class PreparedScreen(Shown):
         ranking = DERanking(order, scores, self.manifest["shape"]["genes"])
         return ranking if self._kept is None else ranking.subset(self._kept)
 
+    def ranked_genes(self, condition_id: int) -> tuple[np.ndarray, np.ndarray]:
+        """Genes of :attr:`de`, most differential first: all, and without drop-outs; empty without a ranking.
+
+        A drop-out is 0 in every cell of the condition, but not in the control.
+        """
+        if self.de is None:
+            return (np.zeros(0, dtype=np.int64),) * 2
+        order = np.asarray(self.de.order[condition_id], dtype=np.int64)
+        order, mean_CG = order[order >= 0], self.statistics.mean
+        is_lost = (mean_CG[condition_id, order] == 0) & (mean_CG[self.control_of[condition_id], order] != 0)
+        return order, order[~is_lost]
+
     @cached_property
     def control_mean_BG(self) -> np.ndarray:
         """Mean of each experimental batch's control cells, (B, G) float64."""
