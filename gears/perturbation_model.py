@@ -160,13 +160,17 @@ class PerturbationModel(Shown):
         return self.predictions([condition]).top(n)
 
     def plot(self, condition: Query, **options: Any) -> Any:
-        """Draw the predicted changes of the top genes, with intervals, and the condition's cells where it was measured.
+        """Draw a measured condition's cells beside its prediction, and the predicted changes of any other.
 
-        Options are those of :func:`gears.pl.plot_perturbation`: n_genes, ax, show, save, return_fig.
+        Options are those of :func:`gears.pl.plot_perturbation` and :func:`gears.pl.volcano`: ax, show, save,
+        return_fig, ...
         """
         from gears import pl
 
-        return pl.plot_perturbation(self.gears, condition, **options)
+        data = self.gears.pert_data
+        is_measured = data is not None and self.gears._condition(condition) in data.screen.conditions
+        draw = pl.plot_perturbation if is_measured else pl.volcano
+        return draw(self.gears, condition, **options)
 
     def evaluate(
         self, part: str = "test", *, per_condition: bool = False, **options: Any
@@ -201,9 +205,7 @@ class PerturbationModel(Shown):
 
         return design.suggest(self.gears, n=n, **options)
 
-    def hits(
-        self, candidates: Iterable[Query] | None = None, *, threshold: float, **options: Any
-    ) -> pd.DataFrame:
+    def hits(self, candidates: Iterable[Query] | None = None, **options: Any) -> pd.DataFrame:
         """Perturbations ranked by the probability of a change beyond a threshold (:func:`gears.design.hits`)."""
         from gears import design
 

@@ -70,6 +70,8 @@ def test_the_model_answers_what_comes_next(trained, tmp_path):
     assert model.report(tmp_path / "report").read_text().lstrip().startswith("<!doctype html>")
     figure = model.plot(measured, return_fig=True)
     assert measured in figure.axes[0].get_title()
+    unmeasured = "+".join(model.gears.pert_list[:2])
+    assert isinstance(model.plot(unmeasured, return_fig=True), type(figure))
 
 
 def test_a_saved_model_is_loaded_with_and_without_its_screen(trained, tmp_path):
