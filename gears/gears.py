@@ -6,7 +6,8 @@ import copy
 import dataclasses
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -43,6 +44,7 @@ from gears.prediction import _stream as stream
 from gears.prediction.predictions import Predictions, requested_conditions
 from gears.report.of_model import EvaluateCall, evaluate_model
 from gears.training._fitting import Fit, Seconds
+from gears.training._folds import cross_validated
 from gears.training._loggers import check_loggers, tracked
 from gears.training._results import TrainResult
 from gears.training._run_folder import reserved
@@ -52,6 +54,8 @@ from gears.training.options import TrainCall, TrainOptions
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from gears.data.splits._split import Split
+    from gears.evaluation.compare import Comparison
     from gears.pertdata import PertData
 
 logger = logging.getLogger(__name__)
@@ -153,7 +157,7 @@ class GEARS(Shown):
         self.joined_as: tuple[int, int] | None = None
         self._network: Any = None
         self._best_network: GEARSNetwork | None = None
-        self._network_seed = 0
+        self._network_seed, self._options = 0, ModelOptions()
         self.weight_bias_track, self.proj_name, self.exp_name = weight_bias_track, proj_name, exp_name
         if weight_bias_track:
             check_loggers(["wandb"])
@@ -258,6 +262,7 @@ class GEARS(Shown):
         """
         pert_data = self._need_data("model_initialize")
         self.parts = build_parts(pert_data, options.only(ModelConfig), options.only(CustomGraphs))
+        self._options = options
         self._network_seed = (pert_data.seed or 0) if options.seed is None else options.seed
         self.model = self.best_model = None
 
@@ -353,6 +358,49 @@ class GEARS(Shown):
         if table is not None and verbose:
             logger.info("%s", short_table(table))
         return table
+
+    def cross_validate(
+        self, folds: int = 5, gpu_ids: GpuIds = None, *, n_at_once: int | None = None, **options: Any
+    ) -> Comparison:
+        """Score the model over all conditions of the screen, each predicted by a model that did not see it.
+
+        For each fold a new model with the options of this one is trained on the other conditions, a tenth of which
+        validates, and baselines are fitted to the same. This model and its PertData stay unchanged. A fold holds out
+        what the split does: genes, with every condition that perturbs them (``simulation``, ``simulation_single``,
+        ``combo_seen0``, ``combo_seen1``, ``single``, ``gene_held_out``), contexts (``context_held_out``), or conditions
+        whose genes others may perturb (other splits).
+
+        Parameters
+        ----------
+        folds
+            Number of folds; as many as conditions (genes) leave one out each.
+        gpu_ids
+            Folds side by side, one at a time per GPU: indices into the visible GPUs, or ``"free:2"``. By default one
+            after the other on the model's device.
+        n_at_once
+            Number of folds at the same time: of CPU processes where the model is on the CPU.
+        **options
+            Options of :meth:`train` (epochs, prior, ...; nothing is saved) and of
+            :class:`gears.evaluation.CompareOptions` (metrics, baselines, n_split_half, ...).
+
+        Returns
+        -------
+        Comparison
+            Printed, it is the closing table over all conditions, with 95 % intervals; ``.table`` has the scores of each
+            condition, ``.summary()`` the means of all methods. A fold computes in one thread of the CPU, so that
+            numbers do not depend on how many run at once (on GPUs: up to the order of additions there).
+
+        Raises
+        ------
+        ValueError, WorkerError
+            Unknown options, or fewer conditions (genes) than folds; a fold that failed in another process.
+        """
+        pert_data, parts = self._need_data("cross_validate"), self._need_model()
+        network = self._options
+        if network.only(ModelConfig) != parts.config:  # of a model that was loaded
+            network = ModelOptions(**parts.config.to_dict())
+        make = partial(_on_split, pert_data.without_cells(), {**network.given(), "seed": self._network_seed})
+        return cross_validated(make, pert_data, parts, self.device, folds, gpu_ids, n_at_once, options)
 
     def predict(
         self,
@@ -622,3 +670,14 @@ class GEARS(Shown):
             field.name: f"{field.metadata['help']} Default {field.default}."
             for field in dataclasses.fields(ModelConfig)
         }
+
+
+def _on_split(
+    pert_data: PertData, network: Mapping[str, Any], split: Split, device: torch.device | None
+) -> GEARS:
+    """A new model of the screen on another split; the PertData keeps its own."""
+    pert_data = copy.copy(pert_data)
+    pert_data.use_split(split)
+    model = GEARS(pert_data, device=device)
+    model.model_initialize(**network)
+    return model
