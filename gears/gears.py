@@ -399,7 +399,7 @@ class GEARS(Shown):
         network = self._options
         if network.only(ModelConfig) != parts.config:  # of a model that was loaded
             network = ModelOptions(**parts.config.to_dict())
-        make = partial(_on_split, pert_data.without_cells(), {**network.given(), "seed": self._network_seed})
+        make = partial(on_split, pert_data.without_cells(), {**network.given(), "seed": self._network_seed})
         return cross_validated(make, pert_data, parts, self.device, folds, gpu_ids, n_at_once, options)
 
     def predict(
@@ -672,8 +672,8 @@ class GEARS(Shown):
         }
 
 
-def _on_split(
-    pert_data: PertData, network: Mapping[str, Any], split: Split, device: torch.device | None
+def on_split(
+    pert_data: PertData, network: Mapping[str, Any], split: Split, device: str | torch.device | None
 ) -> GEARS:
     """A new model of the screen on another split; the PertData keeps its own."""
     pert_data = copy.copy(pert_data)

@@ -32,6 +32,7 @@ from gears.distributed._devices import DeviceLike, DevicePlan, plan_devices
 from gears.distributed._gpus import GpuIds
 from gears.distributed._launch import launch_many
 from gears.distributed._log import quiet
+from gears.distributed._world import started_by_launcher
 from gears.evaluation._fitted import count_parts, fitted_conditions, fitted_line, settings_of, subgroup_line
 from gears.evaluation._scoring import (
     N_SPLIT_HALF,
@@ -290,6 +291,9 @@ def _side_by_side(
     work: Callable[[Mapping[str, Split]], _Scored], splits: Mapping[str, Split], plan: DevicePlan
 ) -> _Scored:
     """Every W-th split in the same process, one for each of W devices: a process costs seconds to start."""
+    if started_by_launcher():
+        msg = "splits side by side need workers of their own: start the script without torchrun, or omit gpu_ids"
+        raise RuntimeError(msg)
     names, n_workers = list(splits), min(len(splits), plan.world_size)
     shares = [{name: splits[name] for name in names[first::n_workers]} for first in range(n_workers)]
     logger.info("%d splits, %d at a time on %s", len(names), n_workers, ", ".join(plan.devices[:n_workers]))
