@@ -273,5 +273,5 @@ def _side_by_side(found) -> Result:
             }
         row["equal"] = len({value for n in (1, 2) for *_, value in found[way, n]}) == 1
         rows.append(row)
-    lines = [f"Medians of {len(next(iter(found.values())))} runs in alternation.", "", *table(rows)]
+    lines = [f"In alternation; medians of so many runs: {len(next(iter(found.values())))}.", "", *table(rows)]
     return Result("Independent trainings side by side", lines, {"rows": rows})
