@@ -84,7 +84,7 @@ def evaluate_model(
         "method": name,
         "mask_target": parts.config.mask_target,
         "annotation": pert_data.annotation,
-        "embedding": _embedding(parts),
+        "embedding": start_embedding(parts),
         "part_screen": pert_data.screen_of(part),
         "fitted_parts": fitted_parts,
         "fitted": fitted,
@@ -118,7 +118,7 @@ def evaluate_model(
     return table
 
 
-def _embedding(parts: ModelParts) -> GeneEmbedding | None:
+def start_embedding(parts: ModelParts) -> GeneEmbedding | None:
     """The embeddings that the network started from; None where there are none, as after loading."""
     start_PH = parts.inputs.start_PH
     if start_PH is None:

@@ -216,6 +216,20 @@ def test_completion_has_every_command_option_and_valid_name(capsys: pytest.Captu
     assert shtab
 
 
+def test_doctor_says_what_each_way_to_train_costs_on_a_screen(small_data, capsys) -> None:
+    assert main(["doctor", str(small_data.dataset_path)]) == 0
+    costs = capsys.readouterr().out.partition("\n\n")[2].splitlines()
+    assert costs[0] == "this screen: 18 conditions, 60 genes, 640 cells"
+    assert max(map(len, costs)) <= 80
+    times = {line[:50].strip(): line[50:].split() for line in costs[2:8]}
+    default = times.pop("train(): prior and correction network")
+    assert default[:2] == default[2:], "nothing of it is trained on several devices"
+    assert [way.partition("(")[0] for way in times] == [
+        "train", "train", "Ensemble.train: 4 seeds, prior=None", "cross_validate", "cross_validate",
+    ]  # fmt: skip
+    assert "Estimates" in costs[8]
+
+
 @pytest.mark.parametrize(
     "broken",
     [

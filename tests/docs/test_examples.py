@@ -153,5 +153,5 @@ def test_the_torchrun_example(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_the_ensemble_example(tmp_path: Path) -> None:
     done = run("ensemble.py", "--cpu", "--seeds", 1, 2, folder=tmp_path)
-    assert done.stdout.count("on cpu: trained") == 2
+    assert "(0.000)" not in done.stdout, "its networks count"
     assert "Ensemble(2 models, 60 genes)" in done.stdout
