@@ -97,7 +97,7 @@ class PerturbationModel:
         """The same as :class:`gears.prediction.Predictions`: ``.top(5)``, ``.to_frame()``, intervals, files."""
         return self.gears.predict(perturbations)
 
-    def evaluate(self, part: str = "test") -> pd.DataFrame | None:
+    def evaluate(self, part: str | None = None) -> pd.DataFrame | None:
         """Scores on held-out perturbations beside baselines (:meth:`gears.GEARS.evaluate`)."""
         return self.gears.evaluate(part)
 
