@@ -326,7 +326,7 @@ class GEARS(Shown):
     def evaluate(self, options: EvaluateCall) -> pd.DataFrame | None:
         """Score the best model beside the baselines on a part of the split.
 
-        Where the test part has fewer than ten conditions, which tell little, priors that are fitted in ten folds
+        Where the test part has fewer than ten conditions, which tell little, priors that are fitted in five folds
         predict every condition of the split instead, beside baselines fitted to the same folds; ``split="test"`` scores
         the part itself.
 

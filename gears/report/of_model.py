@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PRIOR_ALONE, FOLDS, N_FOLDS = "prior alone", "folds", 10
+PRIOR_ALONE, FOLDS, N_FOLDS = "prior alone", "folds", 5
 DRAWN = ("additive", "matching_mean", "train_mean")  # baselines in the figures of single conditions
 
 
@@ -47,7 +47,7 @@ class EvaluateCall(ScoreOptions):
 
     # fmt: off
     split: str | None = option(None, text().or_none(),
-        help="part of the split: test, val or train; folds: every condition, by priors fitted in ten folds without "
+        help="part of the split: test, val or train; folds: every condition, by priors fitted in five folds without "
         "it; default: test, or folds where test has fewer than ten conditions and the prior alone predicts")
     _: KW_ONLY
     baselines: Sequence[str] = option(DEFAULT_BASELINES, list_of_names(),
