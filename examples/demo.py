@@ -86,7 +86,7 @@ def main() -> None:
     model = GEARS.from_pretrained(result.save_path, device="cpu")
     pairs = [condition for condition in split.conditions("test") if len(condition) == 2]
     predictions = model.predict(pairs)
-    print(f"{predictions!r}; the first of them:")
+    print(f"{predictions.header}; the first pair:")
     print(predictions.top(5).head(5).round(3).to_string(index=False))
 
     say("5/5  comparing with the cells of these pairs and with baselines")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import re
 
 import anndata
 import numpy as np
@@ -86,9 +87,13 @@ def test_files_hold_the_mark(saved, tmp_path, ending, caplog):
 
 def test_the_printed_table_holds_the_mark(saved, capsys):
     run_predict([str(saved), "ALONE", "--top", "1", "--device", "cpu"])
-    header, row = capsys.readouterr().out.splitlines()
-    assert header.split()[-1] == "informed_by"
-    assert row.split()[-1] == "nothing"
+    first, _, condition, header, row = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"1 condition x \d+ genes: change over control( \(log1p\))?, 95 % interval", first)
+    assert condition == "ALONE+ctrl (informed by nothing)"
+    assert header.split() == ["rank", "gene", "delta", "low", "high", "sd_change", "expression"]
+    delta, low, high, sd_change = map(float, row.split()[2:6])
+    assert (high - low) / 2 == pytest.approx(1.96 * sd_change, abs=2e-4)
+    assert (high + low) / 2 == pytest.approx(delta, abs=2e-4)
 
 
 def test_many_predictions_give_one_warning(model, saved, tmp_path, caplog, monkeypatch):
