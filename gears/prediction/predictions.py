@@ -150,13 +150,20 @@ class Predictions(Mapping[str, np.ndarray]):
                 for gene, delta, half in zip(rows["gene"], rows["delta"], half_widths, strict=True)
             ]
             lines.append(f"  {condition}: {', '.join(changes)}")
-        if len(self.conditions) > _SHOWN:
-            lines.append(f"  and {len(self.conditions) - _SHOWN} more: top(n), to_frame(), to_adata()")
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._more])
 
     def _repr_html_(self) -> str:
         table = self._top(3, _SHOWN).to_html(index=False, border=0, float_format="{:.3g}".format)
-        return f'<p>{escape(self.header)}</p><div style="overflow-x: auto">{table}</div>'
+        more = "".join(f"<p>{line}</p>" for line in self._more)
+        return f'<p>{escape(self.header)}</p><div style="overflow-x: auto">{table}</div>{more}'
+
+    @property
+    def _more(self) -> list[str]:
+        """A line on the conditions that are not shown."""
+        n_more = len(self.conditions) - _SHOWN
+        return (
+            [f"  and {count(n_more, 'condition')} more: top(n), to_frame(), to_adata()"] if n_more > 0 else []
+        )
 
     @property
     def header(self) -> str:
