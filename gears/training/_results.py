@@ -108,8 +108,8 @@ class TrainResult:
         if table is not None and len(frame := closing_frame(table)):
             notes = "".join(f"<p>{escape(line)}</p>" for line in footnotes(table))
             html = f'<div style="overflow-x: auto">{frame.to_html(index=False, border=0)}</div>{notes}'
-        facts = (f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in self._facts().items())
-        return f"{html}<table>{''.join(facts)}</table>"
+        facts = "; ".join(f"{name}: {text}" for name, text in self._facts().items())
+        return f"{html}<p>{escape(facts)}</p>"
 
     def __repr__(self) -> str:
         table = "test part: not scored" if self.table is None else short_table(self.table)

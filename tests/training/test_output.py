@@ -121,6 +121,7 @@ def test_a_network_that_is_used_is_not_in_folds(data):
 def test_a_notebook_shows_one_table_of_columns(few):
     text = few[1]._repr_html_()
     tables = re.findall(r"<table.*?</table>", text, flags=re.DOTALL)
+    assert len(tables) == 1
     heads = [html.unescape(head) for head in re.findall(r"<th>([^<]*)</th>", tables[0])]
     assert heads[:5] == ["metric", "gears", "best baseline", "mean", "95 % of gain"]
     assert heads[-1] == "verdict"
