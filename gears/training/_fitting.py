@@ -298,10 +298,9 @@ class Fit:
             return [f"predictions come from prior + {choice.weight:g} x GEARS network ({chance})"]
         assert self.parts.prior is not None
         used = "the prior" if self.parts.prior.head is None else "prior + correction network"
-        how = "refitted with validation" if "val" in self.parts.fitted_parts else "fitted"
-        lines = [
-            f"predictions come from {used}, {how}: {count(len(self.parts.fitted_conditions()), 'condition')}"
-        ]
+        how = "refitted" if "val" in self.parts.fitted_parts else "fitted"
+        n_fitted = count(len(self.parts.fitted_conditions()), "condition")
+        lines = [f"predictions come from {used}, {how} to {n_fitted}"]
         if choice.n_conditions >= FEWEST_CONDITIONS and (choice.tried is not None or self.run.history):
             lines.insert(0, f"GEARS network skipped: no significant gain on {conditions}")
         return lines
