@@ -21,7 +21,7 @@ from gears.simulate._effects import make_effects
 from gears.simulate._modules import Modules
 from gears.simulate._network import Network
 from gears.simulate._options import SimulationOptions
-from gears.simulate._truth import Truth
+from gears.simulate._truth import SimulatedTruth
 
 if TYPE_CHECKING:
     import h5py
@@ -137,7 +137,7 @@ class Simulation:
         return pd.DataFrame({"gene_name": names}, index=pd.Index(names, name="gene_symbol"))
 
     @functools.cached_property
-    def truth(self) -> Truth:
+    def truth(self) -> SimulatedTruth:
         """The parameters that the cells are drawn from."""
         design, effects = self._design, self._effects
         mean_CG = np.zeros_like(effects.condition_CG)
@@ -147,7 +147,7 @@ class Simulation:
             log_share_CG = effects.condition_CG + (self._baseline_G + batch_G + type_G)
             mean_CG += self._expected(log_share_CG, change_DG) / len(contexts)
         kinds = zip(design.conditions, effects.kinds, strict=True)
-        return Truth(
+        return SimulatedTruth(
             genes=design.genes,
             perturbed=design.perturbed,
             conditions=design.conditions,
@@ -175,7 +175,7 @@ class Simulation:
 
 def simulated_screen(
     options: SimulationOptions | None = None, *, annotation: GeneAnnotation | None = None, **changes: Any
-) -> tuple[AnnData, Truth]:
+) -> tuple[AnnData, SimulatedTruth]:
     """Simulate a screen in memory.
 
     Parameters
@@ -193,7 +193,7 @@ def simulated_screen(
         ``X`` log1p-normalised (CSR float32), ``layers["counts"]``, ``obs.condition`` ("ctrl",
         "A+ctrl", "A+B"), ``obs.cell_type``, ``obs.batch`` (the experimental batch), ``var.gene_name``. Cells in random
         order.
-    Truth
+    SimulatedTruth
         The parameters that it was drawn from.
 
     Examples
@@ -219,7 +219,7 @@ def simulate_to_h5ad(
     annotation: GeneAnnotation | None = None,
     overwrite: bool = False,
     **changes: Any,
-) -> Truth:
+) -> SimulatedTruth:
     """Write the screen of :func:`simulated_screen` to an h5ad file, holding `chunk_cells` cells at a time.
 
     Parameters
@@ -233,7 +233,7 @@ def simulate_to_h5ad(
 
     Returns
     -------
-    Truth
+    SimulatedTruth
         The parameters that the screen was drawn from.
 
     Raises
