@@ -144,7 +144,7 @@ def run_compare(arguments: list[str]) -> None:
         **score_options(options),
     )
     if options.report:
-        from gears.report._write import write_report
+        from gears.report.of_model import write_report
 
         write_report(result, options.report, title=f"Methods on {pert_data.dataset_name}")
     text = _rendered(result.table, options, result.models[0] if models else None)
@@ -204,7 +204,7 @@ def run_report(arguments: list[str]) -> None:
     from gears.evaluation._scoring import COLUMNS
     from gears.evaluation.baselines._base import BASELINES
     from gears.evaluation.verdict import verdict
-    from gears.report._write import write_report
+    from gears.report.of_model import write_report
 
     file = existing_file(options.table)
     try:

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gears.distributed._devices import own_device
 from gears.distributed._group import cleanup_ddp, join_group
 from gears.distributed._log import show_progress
 from gears.distributed._signals import stop_on_signals
-from gears.distributed._world import Ranks, World, current_world, is_running, missing_variables, own_device
+from gears.distributed._world import Ranks, World, current_world, is_running, missing_variables
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData

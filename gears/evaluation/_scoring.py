@@ -9,7 +9,7 @@ import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -19,12 +19,14 @@ from gears.conditions import Condition
 from gears.core._numbers import clips
 from gears.core._options import Options, list_of_names, option, options, switch, whole
 from gears.core._progress import followed
-from gears.data.screen._prepared import PreparedScreen
 from gears.data.splits._split import subgroup_names
 from gears.evaluation._fitted import Setting, by_setting, settings_of
-from gears.evaluation.baselines._base import Baseline
 from gears.evaluation.metrics._registry import ALL, DEFAULT, EVERY, condition_metrics, get_metric, set_metrics
 from gears.evaluation.truth import MAX_CELLS, ScreenCells, Truth
+
+if TYPE_CHECKING:
+    from gears.data.screen._prepared import PreparedScreen
+    from gears.evaluation.baselines._base import Baseline
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from gears.graphs._edge_tables import (
     read_edge_table,
     strongest_graph,
 )
-from gears.graphs._embeddings import GeneEmbedding
+from gears.graphs._embeddings import GeneEmbedding, embedding_of
 from gears.graphs._go import go_graph
 from gears.graphs._graph import BUILT_IN, Graph, cached_graph
 
@@ -221,19 +221,6 @@ def combined(graphs: Sequence[Graph], k: int) -> Graph:
     at = np.array(sorted(loops), dtype=np.int64)
     edges = np.concatenate([kept.edge_index, np.stack([at, at])], axis=1)
     return Graph(kept.nodes, edges, np.concatenate([kept.weight, np.ones(len(at))]))
-
-
-def embedding_of(given: Any) -> GeneEmbedding:
-    """A GeneEmbedding from any of its forms, or from options as a dict with ``embedding`` among them."""
-    if isinstance(given, Mapping) and "embedding" in given:
-        options = dict(given)
-        source = options.pop("embedding")
-        for name in options:
-            if name not in ("names", "key"):
-                valid = ["embedding", "names", "key", "threshold", "k"]
-                raise ValueError(unknown_name("option of an embedding", str(name), valid))
-        return GeneEmbedding.of(source, **options)
-    return GeneEmbedding.of(given)
 
 
 def stored(arrays: dict[str, np.ndarray], folder: Path) -> str:

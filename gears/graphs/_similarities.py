@@ -21,14 +21,14 @@ import numpy as np
 from scipy import sparse
 
 from gears.core._registry import Registry
-from gears.data.screen._prepared import PreparedScreen
 from gears.files._cache import cached_arrays
 from gears.files.formats import content_hash
-from gears.graphs._custom import embedding_of
+from gears.graphs._embeddings import embedding_of
 from gears.graphs._knowledge import KNOWLEDGE, knowledge_table, term_vectors
 from gears.graphs._profiles import control_profiles
 
 if TYPE_CHECKING:
+    from gears.data.screen._prepared import PreparedScreen
     from gears.pertdata import PertData
 
 EMBEDDINGS = "embeddings"

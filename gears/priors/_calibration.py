@@ -21,8 +21,8 @@ from scipy import sparse
 from gears.evaluation.uncertainty import half_width, interval_score
 from gears.files._mapped import row_blocks
 from gears.priors._evidence import sample
-from gears.priors._kernels import sizes_of, target_cells
-from gears.priors._magnitude import CORRELATED_GENES, fit_size, log_score, log_size, margin
+from gears.priors._kernels import CORRELATED_GENES, sizes_of, target_cells
+from gears.priors._magnitude import fit_size, log_score, log_size, margin
 from gears.priors._posterior import ConditionCovariance, Posterior
 from gears.priors._uncertainty import Uncertainty, expected_log_size, size_factor
 from gears.priors.true_change import TrueChange, Values, fit_true_change, group_of

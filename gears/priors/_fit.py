@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
@@ -28,7 +28,9 @@ from gears.priors._magnitude import fit_magnitude
 from gears.priors._measured import Measured
 from gears.priors._prior import Effects, GenePrior, slopes_of_targets
 from gears.priors._process import PriorData, Process, Regression, levels
-from gears.priors._uncertainty import Uncertainty
+
+if TYPE_CHECKING:
+    from gears.priors._uncertainty import Uncertainty
 
 SLOPES = (1.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.2)
 """Factors on predictions that are tried; 1 where held-out predictions do not show that another is better."""

@@ -27,6 +27,7 @@ NAMES = ("offset", "shared", "own", "GO")
 """Parts of a condition's change: common to all conditions, common to all genes (once per gene of the
 condition), specific to each gene, and shared by genes of similar GO annotation; further similarities follow."""
 
+CORRELATED_GENES = 5.0  # how many genes carry the information of one: their residuals are correlated
 _LEAST_SHARE = 1e-3
 
 MOST_EXACT = 3000

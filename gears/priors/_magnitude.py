@@ -15,10 +15,9 @@ import numpy as np
 from scipy import linalg, sparse
 
 from gears.priors._evidence import sample
-from gears.priors._kernels import MOST_EXACT, GeneSimilarity, gene_features, sizes_of
+from gears.priors._kernels import CORRELATED_GENES, MOST_EXACT, GeneSimilarity, gene_features, sizes_of
 
 LEAST_SETS = 8
-CORRELATED_GENES = 5.0  # how many genes carry the information of one: their residuals are correlated
 _LARGEST = 4.0
 _PRIOR_SD = 3.0
 _MOST_FITTED = 1000  # sets that weights, or the process of sizes, are fitted to: a fixed sample of more

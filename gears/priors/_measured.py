@@ -19,7 +19,7 @@ import numpy as np
 
 from gears.conditions import NodeSet, contexts_of, kinds_of, show_departures
 from gears.files._mapped import row_blocks
-from gears.priors._magnitude import CORRELATED_GENES
+from gears.priors._kernels import CORRELATED_GENES
 
 _TABLES = ("change", "variance", "noise", "gene_noise")
 _TAIL = 3.0  # degrees of freedom of residuals: few genes change much, and large changes are shrunk less

@@ -18,15 +18,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import linalg, sparse
 
-from gears.files._untrusted import check_compressed
-from gears.priors._evidence import EvidenceWeights
+from gears.files._mapped import check_compressed
 from gears.priors._kernels import AdditiveCovariance, settings_of, sizes_of
-from gears.priors._regression import Spectrum
+
+if TYPE_CHECKING:
+    from gears.priors._evidence import EvidenceWeights
+    from gears.priors._regression import Spectrum
 
 
 @dataclass(frozen=True)

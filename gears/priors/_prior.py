@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from gears.files._untrusted import check_compressed
+from gears.files._mapped import check_compressed
 from gears.priors._head import Head
 from gears.priors._kernels import (
     N_KINDS,

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit, log_expit
 
-from gears.priors._magnitude import CORRELATED_GENES
+from gears.priors._kernels import CORRELATED_GENES
 
 _FEWEST = 8  # conditions of a group that its numbers are found from
 _MOST_VALUES = 8192  # changes of a group that its numbers are found from

@@ -23,18 +23,18 @@ from torch import nn
 
 from gears.data.screen._statistics import variance_within
 from gears.data.splits._split import perturbed_in
-from gears.distributed._world import Reducer
 from gears.evaluation._fitted import settings_of
 from gears.evaluation.metrics._registry import condition_metrics, get_metric
 from gears.evaluation.truth import Truth
 from gears.prediction._stream import predict_changes
-from gears.priors._prior import GenePrior
 from gears.training._network_weight import WEIGHTS
 from gears.training._workers import unwrap
 
 if TYPE_CHECKING:
+    from gears.distributed._world import Reducer
     from gears.model.network import GEARSNetwork
     from gears.pertdata import PertData
+    from gears.priors._prior import GenePrior
 
 FITTED_SHARE = 0.5
 """A network that predicts less than this share of its own training conditions' changes is reported."""

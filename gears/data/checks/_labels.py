@@ -23,6 +23,8 @@ from gears.data.checks._styles import (
     may_be_control,
 )
 
+FEW_CONTROLS = 10
+"""Control cells below which the noise of their mean is reported."""
 MOST_CONTROLS = 30
 """Control labels that a remedy lists."""
 MOST_GENES = 5

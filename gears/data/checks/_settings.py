@@ -11,10 +11,9 @@ import pandas as pd
 from gears.conditions import AT, Condition
 from gears.core._findings import Finding, check, errors
 from gears.core._messages import count, shorten, suggestion
-from gears.data.checks._labels import LabelTable
+from gears.data.checks._labels import FEW_CONTROLS, LabelTable
 from gears.data.checks._names import in_ascii
 from gears.data.checks._options import ProcessingOptions
-from gears.data.checks._values import FEW_CONTROLS
 
 JOINT = " | "
 _SIGNS = r"(?<=[^\W\d_])[-_\s]+(?=[^\W_])|(?<=\d)[-_\s]+(?=[^\W\d_])"

@@ -12,11 +12,9 @@ from scipy import sparse
 from gears.conditions import CONTROL_LABEL, SEPARATOR
 from gears.core._findings import Finding, check
 from gears.core._messages import agreeing, count, shorten
-from gears.data.checks._labels import LabelTable
+from gears.data.checks._labels import FEW_CONTROLS, LabelTable
 from gears.files._mapped import pieces
 
-FEW_CONTROLS = 10
-"""Control cells below which the noise of their mean is reported."""
 SAME_GENES = 20
 """Expressed genes from which two cells do not agree in all values by chance."""
 

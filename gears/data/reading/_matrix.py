@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from gears.files._mapped import PIECE, pieces, release
+from gears.files._mapped import PIECE, check_bounds, check_compressed, check_numbers, pieces, release
 from gears.files._paths import existing_file
-from gears.files._untrusted import check_bounds, check_compressed, check_numbers, refuse_beyond
+from gears.files._untrusted import refuse_beyond
 
 if TYPE_CHECKING:
     from anndata import AnnData

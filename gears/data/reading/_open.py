@@ -30,8 +30,9 @@ from gears.data.reading._matrix import (
 from gears.data.screen._cells import CellMatrix
 from gears.data.screen._moments import CHUNK_VALUES
 from gears.files._atomic import scratch_folder
+from gears.files._mapped import check_compressed
 from gears.files._paths import reading, user_path
-from gears.files._untrusted import WholeLines, check_compressed, refuse_beyond, refuse_links
+from gears.files._untrusted import WholeLines, refuse_beyond, refuse_links
 
 if TYPE_CHECKING:
     from anndata import AnnData

@@ -6,14 +6,14 @@ divided by neither is its own, only one.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gears.conditions import Condition
+from gears.conditions import Condition, joined_otherwise
 from gears.core._html import Shown
 from gears.core._messages import shorten, suggestion, unknown_name
 from gears.data.screen._cells import CellMatrix, map_array
@@ -30,24 +30,6 @@ from gears.data.screen._statistics import (
 from gears.files._manifest import MANIFEST
 from gears.files._paths import user_path
 from gears.files.formats import check_file, content_hash, read_json
-
-OTHER_SIGNS = ("_", ",", ";", "|", "/", "&", ":", " ", "-")
-"""Signs that join genes elsewhere."""
-
-
-def joined_otherwise(name: str, genes: Container[str]) -> Condition | None:
-    """The condition that a name means if another sign than "+" joins its genes, all of which must be among `genes`.
-
-    Examples
-    --------
-    >>> joined_otherwise("KLF1_AHR", {"AHR", "KLF1"}), joined_otherwise("HLA-A", {"AHR", "KLF1"})
-    (Condition('AHR+KLF1'), None)
-    """
-    for sign in OTHER_SIGNS:
-        parts = name.split(sign)
-        if len(parts) > 1 and all(part.strip() in genes for part in parts):
-            return Condition.of(parts)
-    return None
 
 
 class PreparedScreen(Shown):

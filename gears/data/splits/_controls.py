@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gears.data.screen._prepared import PreparedScreen
-from gears.data.splits._split import Split
+if TYPE_CHECKING:
+    from gears.data.screen._prepared import PreparedScreen
+    from gears.data.splits._split import Split
 
 STREAM = 7
 """Part of the seed of the draw of control cells, so that it shares nothing with the split's own."""

@@ -12,8 +12,7 @@ from gears.conditions import Condition
 from gears.core._messages import shorten
 from gears.core._numbers import unit_rows
 from gears.evaluation._fitted import ConditionMeans
-from gears.evaluation.baselines._base import Baseline, register_baseline
-from gears.evaluation.baselines._go import mean_of_nearest, term_rows
+from gears.evaluation.baselines._base import Baseline, mean_of_nearest, register_baseline, term_rows
 from gears.graphs._go import jaccard
 
 if TYPE_CHECKING:
