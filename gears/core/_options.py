@@ -31,21 +31,12 @@ Bound = float | None
 
 @dataclass(frozen=True)
 class Check:
-    """The valid values of an option.
+    """The valid values of an option."""
 
-    Attributes
-    ----------
-    expected
-        In words, for messages: "a whole number of at least 1".
-    valid
-        Whether a plain value is one of them.
-    names
-        Valid names, where it takes one of several; the message for an unknown one suggests the nearest.
-    """
-
-    expected: str
-    valid: Callable[[Any], bool]
+    expected: str  # in words, for messages: "a whole number of at least 1"
+    valid: Callable[[Any], bool]  # whether a plain value is one of them
     names: tuple[str, ...] = ()
+    """Valid names, where it takes one of several; the message for an unknown one suggests the nearest."""
 
     def __call__(self, name: str, value: Any) -> None:
         """Raise a ValueError with the value and what is expected, unless the value is valid."""
@@ -133,18 +124,10 @@ def anything() -> Check:
 
 @dataclass(frozen=True)
 class Needs:
-    """What an option needs to have an effect.
+    """What an option needs to have an effect."""
 
-    Attributes
-    ----------
-    met
-        Whether the need is met, from the options and a description of the run.
-    what
-        In words: "use_amp=True".
-    """
-
-    met: Callable[[Any, Any], bool]
-    what: str | Callable[[Any, Any], str]
+    met: Callable[[Any, Any], bool]  # whether the need is met, from the options and a description of the run
+    what: str | Callable[[Any, Any], str]  # in words: "use_amp=True"
 
     def missing(self, options: Any, run: Any) -> str | None:
         """What is missing, in words; None where nothing is."""

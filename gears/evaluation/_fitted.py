@@ -172,20 +172,13 @@ def fitted_conditions(split: Split, parts: Iterable[str] = ("train",)) -> tuple[
 
 @dataclass(frozen=True)
 class Setting:
-    """Conditions that are scored together: those of one setting.
-
-    Attributes
-    ----------
-    rows
-        Positions of the conditions among all that are scored.
-    means
-        What baselines are fitted to here; the reference O is their mean (:func:`means_in`).
-    """
+    """Conditions that are scored together: those of one setting."""
 
     screen: PreparedScreen
-    rows: np.ndarray
+    rows: np.ndarray  # positions of the conditions among all that are scored
     conditions: tuple[Condition, ...]
     means: ConditionMeans
+    """What baselines are fitted to here; the reference O is their mean (:func:`means_in`)."""
 
     def named(self, table: pd.DataFrame) -> pd.DataFrame:
         """A table of these conditions with the setting in their labels and in two columns, where it has a name."""

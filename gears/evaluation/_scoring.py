@@ -286,17 +286,10 @@ def _with_scaled(
 
 @dataclasses.dataclass(frozen=True)
 class HalfScores:
-    """Scores against held-out halves of the cells, averaged over split-half repeats.
+    """Scores against held-out halves of the cells, averaged over split-half repeats."""
 
-    Attributes
-    ----------
-    values
-        Per method its values, (U, M).
-    floor_UM, ceiling_UM
-        Values of the train mean, and of the other half's mean: the split-half noise ceiling.
-    """
-
-    values: dict[str, np.ndarray]
+    values: dict[str, np.ndarray]  # per method its values, (U, M)
+    # floor_UM, ceiling_UM: values of the train mean, and of the other half's mean: the split-half noise ceiling
     floor_UM: np.ndarray
     ceiling_UM: np.ndarray
 

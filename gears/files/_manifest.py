@@ -17,23 +17,12 @@ SEAL = "checksum"
 
 @dataclass(frozen=True)
 class FolderFormat:
-    """A kind of folder, and how its manifest is written and checked.
+    """A kind of folder, and how its manifest is written and checked."""
 
-    Attributes
-    ----------
-    kind
-        The manifest's entry "kind".
-    version
-        Format version that is written, and the only one that is read.
-    name
-        What messages call it, such as "prepared screen".
-    if_missing, if_outdated
-        Remedy where a folder is not of this kind, or has another format version.
-    """
-
-    kind: str
-    version: int
-    name: str
+    kind: str  # the manifest's entry "kind"
+    version: int  # format version that is written, and the only one that is read
+    name: str  # what messages call it, such as "prepared screen"
+    # if_missing, if_outdated: remedy where a folder is not of this kind, or has another format version
     if_missing: str
     if_outdated: str
 

@@ -35,18 +35,10 @@ RELATIONS = ("is_a", "part_of")
 
 @dataclass
 class AnnotationRows:
-    """What an annotation file says.
+    """What an annotation file says."""
 
-    Attributes
-    ----------
-    terms_of
-        Gene -> terms.
-    names_of
-        Gene -> other names of it.
-    """
-
-    terms_of: dict[str, set[str]] = field(default_factory=dict)
-    names_of: dict[str, set[str]] = field(default_factory=dict)
+    terms_of: dict[str, set[str]] = field(default_factory=dict)  # gene -> terms
+    names_of: dict[str, set[str]] = field(default_factory=dict)  # gene -> other names of it
 
     def add(self, gene: str, term: str) -> None:
         """One annotation."""
@@ -197,18 +189,10 @@ def _one_species(path: Path, taxa: set[str]) -> None:
 
 @dataclass(frozen=True)
 class Ontology:
-    """Terms and what they are part of.
+    """Terms and what they are part of."""
 
-    Attributes
-    ----------
-    graph
-        networkx DiGraph with an edge from each term to each parent.
-    primary
-        Alternative identifier -> the term's present one.
-    """
-
-    graph: networkx.DiGraph
-    primary: dict[str, str]
+    graph: networkx.DiGraph  # networkx DiGraph with an edge from each term to each parent
+    primary: dict[str, str]  # alternative identifier -> the term's present one
 
     @classmethod
     def from_obo(cls, path: str | Path) -> Ontology:

@@ -62,24 +62,12 @@ class Graphs:
 
 @dataclasses.dataclass(frozen=True)
 class GraphMaker:
-    """Makes graphs over the genes of a model.
+    """Makes graphs over the genes of a model."""
 
-    Attributes
-    ----------
-    nodes
-        The genes, in the model's order.
-    k
-        Sources kept per target of files, embeddings and graphs put together.
-    annotation
-        Knows other names of genes.
-    built
-        Makes the graph that the words of :data:`gears.graphs._graph.BUILT_IN` mean.
-    """
-
-    nodes: Sequence[str]
-    k: int
-    annotation: GeneAnnotation
-    built: Callable[[], Graph]
+    nodes: Sequence[str]  # the genes, in the model's order
+    k: int  # sources kept per target of files, embeddings and graphs put together
+    annotation: GeneAnnotation  # knows other names of genes
+    built: Callable[[], Graph]  # makes the graph that the words of :data:`gears.graphs._graph.BUILT_IN` mean
 
     def when_read(self, given: Any) -> Callable[[], Graph]:
         """The graph of :meth:`make` at once where it is a custom one, so that its faults show; else when it is read."""

@@ -37,15 +37,10 @@ EMBEDDINGS = "embeddings"
 
 @dataclass(frozen=True, eq=False)
 class PriorInputs:
-    """What a user gives the prior of a model beside the screen.
-
-    Attributes
-    ----------
-    tables
-        Rows of numbers for the P nodes of the perturbation graph by name, (P, H) each; NaN where a node has none.
-    """
+    """What a user gives the prior of a model beside the screen."""
 
     tables: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Rows of numbers for the P nodes of the perturbation graph by name, (P, H) each; NaN where a node has none."""
 
     @classmethod
     def of(cls, pert_data: PertData, hidden_size: int, pert_embedding: Any) -> PriorInputs:

@@ -118,30 +118,21 @@ def required_logvar(logvar_UG: Tensor | None) -> Tensor:
 
 
 class PairMoments(NamedTuple):
-    """Moments of U conditions and G genes over all pairs (observed cell, control cell).
+    """Moments of U conditions and G genes over all pairs (observed cell, control cell)."""
 
-    Attributes
-    ----------
-    mean_d
-        (U, G) mean of y - x.
-    v2, v3, v4
-        (U, G) central moments of y - x, see :meth:`gears.data.screen._statistics.ConditionStatistics.pair_moments`.
-    sign_mean, sign_sq
-        (U, G) means of the observed direction and of its square.
-    mask_UG
-        Genes that count for each condition, or their weights, as in :func:`gears.model._losses.cell_loss`.
-    condition_weight_U
-        Weight of each condition, 1/K for K conditions in the whole step (times W over W workers).
-    """
-
-    mean_d: Tensor
+    mean_d: Tensor  # (U, G) mean of y - x
+    # v2, v3, v4: (U, G) central moments of y - x, see
+    # :meth:`gears.data.screen._statistics.ConditionStatistics.pair_moments`
     v2: Tensor
     v3: Tensor
     v4: Tensor
+    # sign_mean, sign_sq: (U, G) means of the observed direction and of its square
     sign_mean: Tensor
     sign_sq: Tensor
     mask_UG: Tensor
+    """Genes that count for each condition, or their weights, as in :func:`gears.model._losses.cell_loss`."""
     condition_weight_U: Tensor
+    """Weight of each condition, 1/K for K conditions in the whole step (times W over W workers)."""
 
 
 def moment_loss(

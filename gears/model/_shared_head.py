@@ -26,8 +26,6 @@ class SharedHead(nn.Module):
 
     Parameters
     ----------
-    centre_F, spread_F
-        Mean and standard deviation of the inputs.
     n_members
         Number of members, M.
     limit
@@ -36,6 +34,7 @@ class SharedHead(nn.Module):
         Seed of the initial weights.
     """
 
+    # centre_F, spread_F: mean and standard deviation of the inputs
     centre_F: Tensor
     spread_F: Tensor
 

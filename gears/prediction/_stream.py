@@ -84,21 +84,12 @@ def stream(
 
 
 class Changes(NamedTuple):
-    """Predicted changes of U conditions, (U, G) float64, and their standard deviations where these are predicted.
+    """Predicted changes of U conditions, (U, G) float64, and their standard deviations where these are predicted."""
 
-    Attributes
-    ----------
-    delta_UG
-        Mean change of every gene.
-    cell_sd_UG
-        Standard deviation of a cell, by a network with ``uncertainty=True``.
-    sd_UG
-        Standard deviation of the mean change, by the prior.
-    """
-
-    delta_UG: np.ndarray
+    delta_UG: np.ndarray  # mean change of every gene
     cell_sd_UG: np.ndarray | None = None
-    sd_UG: np.ndarray | None = None
+    """Standard deviation of a cell, by a network with ``uncertainty=True``."""
+    sd_UG: np.ndarray | None = None  # standard deviation of the mean change, by the prior
 
 
 Chunk = tuple[Sequence[Sequence[int]], T]

@@ -124,26 +124,15 @@ class _Candidate:
 
 @dataclass(frozen=True)
 class _Choice:
-    """Which candidate is taken, and by kind of condition its slope and whether the mean alone is better.
-
-    Attributes
-    ----------
-    kind_C
-        Kind of each training condition when it is held out.
-    slope_K, mean_only_K
-        By kind; see :class:`gears.priors.GenePrior`.
-    of_targets_K
-        Factor on the change of perturbed genes themselves, by kind.
-    value
-        Mean of the criterion.
-    """
+    """Which candidate is taken, and by kind of condition its slope and whether the mean alone is better."""
 
     index: int
-    kind_C: np.ndarray
+    kind_C: np.ndarray  # kind of each training condition when it is held out
+    # slope_K, mean_only_K: by kind; see :class:`gears.priors.GenePrior`
     slope_K: np.ndarray
     mean_only_K: np.ndarray
-    of_targets_K: np.ndarray
-    value: float
+    of_targets_K: np.ndarray  # factor on the change of perturbed genes themselves, by kind
+    value: float  # mean of the criterion
 
     def left_out(self, candidate: _Candidate, targets: sparse.csr_matrix, rows: np.ndarray) -> np.ndarray:
         """Predicted changes of some training conditions from the others."""

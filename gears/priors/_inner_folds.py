@@ -35,34 +35,18 @@ _LEAST_NOISE = 1e-3
 
 @dataclass(frozen=True)
 class InnerPredictions:
-    """Training conditions as the head sees them.
+    """Training conditions as the head sees them."""
 
-    Attributes
-    ----------
-    rows
-        Which of the training conditions these are; of very many a fixed sample.
-    sets
-        Perturbation-graph nodes of each of the C conditions.
-    group_C, fold_C
-        What is held out together (:attr:`gears.priors._process.PriorData.group_C`), and the fold of each condition.
-    changes
-        Predictions of a prior fitted to the other folds.
-    delta_CG
-        Measured changes.
-    fold_inputs
-        Tables of the genes from the conditions outside each fold.
-    inputs
-        The same from all conditions, for predictions.
-    """
-
-    rows: np.ndarray
-    sets: tuple[tuple[int, ...], ...]
+    rows: np.ndarray  # which of the training conditions these are; of very many a fixed sample
+    sets: tuple[tuple[int, ...], ...]  # perturbation-graph nodes of each of the C conditions
+    # group_C, fold_C: what is held out together (:attr:`gears.priors._process.PriorData.group_C`), and the fold of each
+    # condition
     group_C: np.ndarray
     fold_C: np.ndarray
-    changes: PriorChanges
-    delta_CG: np.ndarray
-    fold_inputs: tuple[HeadInputs, ...]
-    inputs: HeadInputs
+    changes: PriorChanges  # predictions of a prior fitted to the other folds
+    delta_CG: np.ndarray  # measured changes
+    fold_inputs: tuple[HeadInputs, ...]  # tables of the genes from the conditions outside each fold
+    inputs: HeadInputs  # the same from all conditions, for predictions
 
     def inputs_of(self, rows: np.ndarray, genes: np.ndarray | slice = ALL_GENES) -> np.ndarray:
         """Inputs of the head for some conditions, and for some of the genes, (R, G, F) float32."""

@@ -37,21 +37,13 @@ class Tendency:
 
     with ``tendency_j = own coefficient_j + similar sum_t similarity_jt coefficient_t`` over the genes t perturbed in
     training. It does not depend on the order of the genes.
-
-    Attributes
-    ----------
-    offset
-        Common to all conditions.
-    own, similar
-        Variance of a gene's specific tendency and of the part shared with similar genes.
-    coefficient_T
-        Coefficients over the trained nodes, (T,).
     """
 
-    offset: float
+    offset: float  # common to all conditions
+    # own, similar: variance of a gene's specific tendency and of the part shared with similar genes
     own: float
     similar: float
-    coefficient_T: np.ndarray
+    coefficient_T: np.ndarray  # coefficients over the trained nodes, (T,)
 
     def __call__(self, sets: Sequence[Sequence[int]], genes: GeneSimilarity) -> np.ndarray:
         """Value of each set, (U,) float64."""

@@ -28,23 +28,13 @@ _FACTORS = (0.05, 50.0)  # least and largest a
 
 @dataclass(frozen=True)
 class Measured:
-    """What training conditions showed.
+    """What training conditions showed."""
 
-    Attributes
-    ----------
-    sets
-        Perturbation-graph nodes of each of the C conditions.
-    change_CG
-        Posterior mean of each condition's change: as measured, shrunk by its sampling noise, float32.
-    variance_C
-        Variance of each condition's prediction from the others, for an average gene.
-    noise_C, noise_G
-        The sampling variance of each condition and gene is the product of these.
-    """
-
-    sets: tuple[tuple[int, ...], ...]
+    sets: tuple[tuple[int, ...], ...]  # perturbation-graph nodes of each of the C conditions
     change_CG: np.ndarray
-    variance_C: np.ndarray
+    """Posterior mean of each condition's change: as measured, shrunk by its sampling noise, float32."""
+    variance_C: np.ndarray  # variance of each condition's prediction from the others, for an average gene
+    # noise_C, noise_G: the sampling variance of each condition and gene is the product of these
     noise_C: np.ndarray
     noise_G: np.ndarray
 

@@ -33,36 +33,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConditionCovariance:
-    """Covariance of any condition with the training conditions, by columns that these are members of.
+    """Covariance of any condition with the training conditions, by columns that these are members of."""
 
-    Attributes
-    ----------
-    overall
-        Covariance over all conditions.
-    level
-        Variance of what all conditions share, where it is shrunk; 0 where the level is free.
-    nugget, multiple
-        Variance of every condition alone, and in addition of those of several genes.
-    within
-        Covariance within settings, or None for a screen with one setting.
-    carried_SS
-        Which settings' own part a condition of each setting takes, and how much of it: 1 on the diagonal, except for
-        settings without training conditions, (S, S).
-    n_kinds
-        Number of perturbation types; settings are numbered ``context x n_kinds + kind``.
-    used_R
-        Columns in use among all columns: genes and number of genes over all conditions, the level, and genes and
-        number of genes of each setting.
-    """
-
-    overall: AdditiveCovariance
-    level: float
+    overall: AdditiveCovariance  # covariance over all conditions
+    level: float  # variance of what all conditions share, where it is shrunk; 0 where the level is free
+    # nugget, multiple: variance of every condition alone, and in addition of those of several genes
     nugget: float
     multiple: float
     used_R: np.ndarray
+    """Columns in use among all columns: genes and number of genes over all conditions, the level, and genes and number
+    of genes of each setting."""
     within: AdditiveCovariance | None = None
+    """Covariance within settings, or None for a screen with one setting."""
     carried_SS: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
-    n_kinds: int = 1
+    """Which settings' own part a condition of each setting takes, and how much of it: 1 on the diagonal, except for
+    settings without training conditions, (S, S)."""
+    n_kinds: int = 1  # number of perturbation types; settings are numbered ``context x n_kinds + kind``
 
     @classmethod
     def of(
@@ -120,25 +106,14 @@ class ConditionCovariance:
 
 @dataclass(frozen=True)
 class Posterior:
-    """How well the training conditions predict the change of any other condition.
+    """How well the training conditions predict the change of any other condition."""
 
-    Attributes
-    ----------
-    factor_FR
-        Factor of the explained variance, (F, R) float32.
-    direct_RR
-        Where the covariance is made of features: the sparse part of the explained variance, from which that of the
-        factor is subtracted; else None.
-    level_R
-        Covariance of a free level with the change that similarity 1 to each column adds.
-    level
-        Variance of a free level, 0 where the level is shrunk.
-    """
-
-    factor_FR: np.ndarray
+    factor_FR: np.ndarray  # factor of the explained variance, (F, R) float32
     direct_RR: sparse.csr_matrix | None
-    level_R: np.ndarray
-    level: float
+    """Where the covariance is made of features: the sparse part of the explained variance, from which that of the
+    factor is subtracted; else None."""
+    level_R: np.ndarray  # covariance of a free level with the change that similarity 1 to each column adds
+    level: float  # variance of a free level, 0 where the level is shrunk
 
     @classmethod
     def of(cls, spectrum: Spectrum, member_CR: sparse.csr_matrix, typical: float) -> Posterior:

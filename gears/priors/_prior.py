@@ -41,26 +41,17 @@ class Effects:
         effect_j = own coefficient_j + similar sum_t similarity_jt coefficient_t
 
     over the genes t perturbed in training; zero for the control.
-
-    Attributes
-    ----------
-    genes
-        Trained nodes and their similarity to all P nodes.
-    offset_G, shared_G
-        Change that all conditions share, and that every perturbed gene adds.
-    own, similar
-        Variances of a gene's specific effect (of each gene where these are not one, (T,)) and of the part that similar
-        genes share.
-    coefficient_TG
-        Coefficients over the trained nodes.
     """
 
-    genes: GeneSimilarity
+    genes: GeneSimilarity  # trained nodes and their similarity to all P nodes
+    # offset_G, shared_G: change that all conditions share, and that every perturbed gene adds
     offset_G: np.ndarray
     shared_G: np.ndarray
+    # own, similar: variances of a gene's specific effect (of each gene where these are not one, (T,)) and of the part
+    # that similar genes share
     own: float | np.ndarray
     similar: float
-    coefficient_TG: np.ndarray
+    coefficient_TG: np.ndarray  # coefficients over the trained nodes
 
     @classmethod
     def of(

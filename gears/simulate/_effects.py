@@ -22,24 +22,13 @@ _JITTER = 1e-6
 
 @dataclass(frozen=True)
 class SimulatedEffects:
-    """Log-fold changes of expected counts, before normalisation to the cell's total.
+    """Log-fold changes of expected counts, before normalisation to the cell's total."""
 
-    Parameters
-    ----------
-    similarity_PP
-        GO Jaccard similarity of the perturbed genes, 1 on the diagonal.
-    gene_PG
-        Effect of each perturbed gene alone.
-    condition_CG
-        Effect of each condition, interactions included.
-    kinds
-        (C,) kind of interaction (:mod:`gears.simulate._interactions`), "" for conditions with fewer than two genes.
-    """
-
-    similarity_PP: np.ndarray
-    gene_PG: np.ndarray
-    condition_CG: np.ndarray
+    similarity_PP: np.ndarray  # GO Jaccard similarity of the perturbed genes, 1 on the diagonal
+    gene_PG: np.ndarray  # effect of each perturbed gene alone
+    condition_CG: np.ndarray  # effect of each condition, interactions included
     kinds: tuple[str, ...]
+    """(C,) kind of interaction (:mod:`gears.simulate._interactions`), "" for conditions with fewer than two genes."""
 
 
 def make_effects(

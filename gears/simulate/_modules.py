@@ -18,18 +18,12 @@ STRENGTH_SD = 0.25
 
 @dataclass(frozen=True)
 class Modules:
-    """Co-expression modules of the measured genes.
-
-    Parameters
-    ----------
-    loading_GK
-        Loading of each measured gene on each of K modules; each row has length 1 and at most two values other than 0.
-    cell_sd
-        s.d. over cells of the log expression of a gene.
-    """
+    """Co-expression modules of the measured genes."""
 
     loading_GK: np.ndarray
-    cell_sd: float
+    """Loading of each measured gene on each of K modules; each row has length 1 and at most two values other than
+    0."""
+    cell_sd: float  # s.d. over cells of the log expression of a gene.
 
     @classmethod
     def draw(cls, options: SimulationOptions) -> Modules:

@@ -25,26 +25,15 @@ class Network:
 
     The log changes x of the genes follow ``x <- noise + effect_size respond(x @ weight)``, a few times, where `respond`
     sets small values to 0 and levels off for large ones, and perturbed genes are held at their change.
-
-    Parameters
-    ----------
-    genes
-        Names of the N genes.
-    n_measured
-        G.
-    weight_NN
-        Weights of regulators (rows) on targets (columns), standard normal where there is an edge.
-    cell_sd
-        s.d. over cells of the noise of each gene's log expression.
-    effect_size
-        Root mean square log change of a target by unit log change of one regulator, threshold and ceiling apart.
     """
 
-    genes: tuple[str, ...]
-    n_measured: int
+    genes: tuple[str, ...]  # names of the N genes
+    n_measured: int  # G
     weight_NN: sparse.csr_matrix
-    cell_sd: float
+    """Weights of regulators (rows) on targets (columns), standard normal where there is an edge."""
+    cell_sd: float  # s.d. over cells of the noise of each gene's log expression.
     effect_size: float
+    """Root mean square log change of a target by unit log change of one regulator, threshold and ceiling apart."""
 
     @classmethod
     def draw(cls, options: SimulationOptions, design: Design) -> Network:

@@ -55,21 +55,12 @@ class Loader(Protocol):
 
 @dataclass(frozen=True)
 class ConditionBatch:
-    """Conditions of a batch.
+    """Conditions of a batch."""
 
-    Attributes
-    ----------
-    ids
-        Ids of this worker's conditions, (U,) int64.
-    n_all
-        Number of conditions over all workers.
-    of_workers
-        Ids of each worker's conditions; None where they are not known.
-    """
-
-    ids: Tensor
-    n_all: int
+    ids: Tensor  # ids of this worker's conditions, (U,) int64
+    n_all: int  # number of conditions over all workers
     of_workers: Sequence[np.ndarray] | None = None
+    """Ids of each worker's conditions; None where they are not known."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -215,18 +206,10 @@ def training_batches(pert_data: PertData, options: TrainOptions, worker: World) 
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """Conditions of one micro-batch over all workers.
+    """Conditions of one micro-batch over all workers."""
 
-    Attributes
-    ----------
-    cells_WC
-        Cells of each condition (1 for a batch of conditions) on each worker.
-    rank
-        This worker.
-    """
-
-    cells_WC: np.ndarray
-    rank: int
+    cells_WC: np.ndarray  # cells of each condition (1 for a batch of conditions) on each worker
+    rank: int  # this worker
 
     @classmethod
     def of(

@@ -76,8 +76,6 @@ class Fit:
 
     Attributes
     ----------
-    parts
-        The model without weights; its prior and the weight of the network in it are those found so far.
     given, options
         Training options as the caller gave them, and with defaults filled in.
     choice
@@ -86,6 +84,7 @@ class Fit:
 
     pert_data: PertData
     parts: ModelParts
+    """The model without weights; its prior and the weight of the network in it are those found so far."""
     given: TrainOptions
     worker: World
     seconds: Seconds

@@ -48,25 +48,15 @@ _ROWS = 64  # conditions of a block of inputs
 
 @dataclass(frozen=True)
 class TrainedHead:
-    """The head of a prior.
-
-    Attributes
-    ----------
-    fitted
-        The prior with its head, and predictions of each training condition by both without that condition; without
-        a head where it has no weight.
-    weights
-        By kind of condition ("single", "several"); empty where no head was trained.
-    why
-        Why no head was trained, or None.
-    stopped
-        Who was asked to stop before training was complete, or None.
-    """
+    """The head of a prior."""
 
     fitted: FittedPrior
+    """The prior with its head, and predictions of each training condition by both without that condition; without a
+    head where it has no weight."""
     weights: dict[str, HeadWeight] = dataclasses.field(default_factory=dict)
-    why: str | None = None
-    stopped: str | None = None
+    """By kind of condition ("single", "several"); empty where no head was trained."""
+    why: str | None = None  # why no head was trained, or None
+    stopped: str | None = None  # who was asked to stop before training was complete, or None
 
 
 class HeadTask:

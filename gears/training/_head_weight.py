@@ -38,19 +38,12 @@ SHARES = (1.0, 0.75, 0.5, 0.25)
 
 @dataclass(frozen=True)
 class TrainingTruth:
-    """What the training conditions showed, by setting.
-
-    Attributes
-    ----------
-    parts
-        Of each setting the truth, with the mean of the other conditions as the reference of each
-        (:meth:`gears.evaluation.Truth.for_choices`), and the rows of its conditions among all C.
-    clip
-        Whether prediction sets negative expression to zero.
-    """
+    """What the training conditions showed, by setting."""
 
     parts: tuple[tuple[Truth, np.ndarray], ...]
-    clip: bool = False
+    """Of each setting the truth, with the mean of the other conditions as the reference of each
+    (:meth:`gears.evaluation.Truth.for_choices`), and the rows of its conditions among all C."""
+    clip: bool = False  # whether prediction sets negative expression to zero
 
     @cached_property
     def delta_CG(self) -> np.ndarray:
@@ -93,22 +86,14 @@ class TrainingTruth:
 
 @dataclass(frozen=True)
 class HeadWeight:
-    """Weight of the head under one kind of condition, and how it was found.
+    """Weight of the head under one kind of condition, and how it was found."""
 
-    Attributes
-    ----------
-    weight
-        0 where the head is not used.
-    least_squares
-        Least-squares weight on predictions of unseen conditions; its lower bound is the candidate.
-    gains
-        Mean gains in the four decisive metrics at the weight, or at the candidate where the weight is 0; positive is
-        better.
-    """
-
-    weight: float = 0.0
+    weight: float = 0.0  # 0 where the head is not used
     least_squares: float = 0.0
+    """Least-squares weight on predictions of unseen conditions; its lower bound is the candidate."""
     gains: tuple[float, ...] = ()
+    """Mean gains in the four decisive metrics at the weight, or at the candidate where the weight is 0; positive is
+    better."""
     n_conditions: int = 0
 
     def report(self) -> dict[str, Any]:

@@ -29,24 +29,14 @@ JSONL, CSV = "metrics.jsonl", "metrics.csv"
 
 @dataclass(frozen=True)
 class LoggerSetup:
-    """Facts about a run for its loggers.
+    """Facts about a run for its loggers."""
 
-    Attributes
-    ----------
-    folder
-        The run's ``save_path``; None where nothing is saved.
-    config
-        Options of the run, plain values.
-    logged
-        Epochs that were logged before (a resumed run).
-    """
-
-    folder: Path | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None  # the run's ``save_path``; None where nothing is saved
+    config: Mapping[str, Any] = field(default_factory=dict)  # options of the run, plain values
     project: str | None = None
     name: str | None = None
     init_timeout: float = 90.0
-    logged: int = 0
+    logged: int = 0  # epochs that were logged before (a resumed run)
 
 
 class RunLogger(Protocol):

@@ -22,20 +22,11 @@ LONGEST_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What a step left on the device.
+    """What a step left on the device."""
 
-    Attributes
-    ----------
-    loss
-        This worker's loss; that of all workers where the step was computed by shards.
-    finite
-        Whether the losses and gradients of all workers are, in this step and all before.
-    stop, seconds
-        Mean over workers of a wish to stop (1 or 0), and of the seconds that a step took.
-    """
-
-    loss: float
-    finite: bool
+    loss: float  # this worker's loss; that of all workers where the step was computed by shards
+    finite: bool  # whether the losses and gradients of all workers are, in this step and all before
+    # stop, seconds: mean over workers of a wish to stop (1 or 0), and of the seconds that a step took
     stop: float = 0.0
     seconds: float = 0.0
 

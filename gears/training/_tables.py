@@ -21,31 +21,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConditionTables:
-    """Tables indexed by condition id (C conditions, G genes).
+    """Tables indexed by condition id (C conditions, G genes)."""
 
-    Attributes
-    ----------
-    first, nodes
-        Perturbation-graph nodes of condition c are ``nodes[first[c]:first[c + 1]]`` (on the host).
-    mask_CG
-        Genes that count in the loss of each condition (bool), or their weights.
-    prior_CG
-        Known change of each condition, to which the network's is added, or None.
-    context_C, kind_C
-        Numbers of each condition's context and type of perturbation (on the host); None where all are 0.
-    control_mean_BG, cell_batch
-        Where controls are matched by experimental batch: mean of each batch's control cells, every cell's batch (on
-        the host).
-    """
-
+    # first, nodes: perturbation-graph nodes of condition c are ``nodes[first[c]:first[c + 1]]`` (on the host)
     first: np.ndarray
     nodes: np.ndarray
-    mask_CG: Tensor
+    mask_CG: Tensor  # genes that count in the loss of each condition (bool), or their weights
     control_mean_G: Tensor
-    prior_CG: Tensor | None = None
+    prior_CG: Tensor | None = None  # known change of each condition, to which the network's is added, or None
     names: tuple[str, ...] = ()
+    # context_C, kind_C: numbers of each condition's context and type of perturbation (on the host); None where all are
+    # 0
     context_C: np.ndarray | None = None
     kind_C: np.ndarray | None = None
+    # control_mean_BG, cell_batch: where controls are matched by experimental batch: mean of each batch's control cells,
+    # every cell's batch (on the host)
     control_mean_BG: Tensor | None = None
     cell_batch: np.ndarray | None = None
 

@@ -92,14 +92,9 @@ class Objective(abc.ABC):
         ``evaluate(network, reducer) -> metrics``, the same on all workers.
     monitor, lower_is_better
         The metric that chooses the best epoch.
-
-    Attributes
-    ----------
-    unit
-        What a batch has, for the rate in the history.
     """
 
-    unit: str
+    unit: str  # what a batch has, for the rate in the history
 
     def __init__(
         self,
@@ -161,22 +156,13 @@ class Objective(abc.ABC):
 
 @dataclass(frozen=True)
 class Window:
-    """A global accumulation window; the mean over workers of weighted losses is the global loss.
-
-    Attributes
-    ----------
-    share_C
-        Weight of one cell of each condition, W / (cells of the condition x conditions present), float64; of batches of
-        conditions, weight of each condition, W / (conditions of the window).
-    batches
-        Conditions of each micro-batch over all workers.
-    reducer
-        Sums over workers.
-    """
+    """A global accumulation window; the mean over workers of weighted losses is the global loss."""
 
     share_C: np.ndarray
-    batches: Sequence[GlobalBatch]
-    reducer: Reducer
+    """Weight of one cell of each condition, W / (cells of the condition x conditions present), float64; of batches of
+    conditions, weight of each condition, W / (conditions of the window)."""
+    batches: Sequence[GlobalBatch]  # conditions of each micro-batch over all workers
+    reducer: Reducer  # sums over workers
 
 
 class CellsTask(Objective):

@@ -50,8 +50,6 @@ class Training:
 
     Attributes
     ----------
-    called
-        The model, or what ``torch.compile`` made of it.
     shared, shards
         Averages gradients over workers, or over shards (:mod:`gears.training._shards`), where there are several.
     """
@@ -62,7 +60,7 @@ class Training:
     num_epochs: int
     schedules_steps: bool
     optimizer: torch.optim.Optimizer
-    called: nn.Module
+    called: nn.Module  # the model, or what ``torch.compile`` made of it
     reducer: InitVar[Reducer]
     device: InitVar[torch.device]
     shards: Shards | None = None

@@ -40,17 +40,11 @@ CODES = (
 
 @dataclass(frozen=True)
 class LabelTable:
-    """Labels of a screen in order of first appearance, parsed once.
+    """Labels of a screen in order of first appearance, parsed once."""
 
-    Attributes
-    ----------
-    cell_label : np.ndarray (N,) int32
-        Label of each cell.
-    labels, label_condition, conditions
-        The L labels, the number of each one's condition, (L,) int64, and the C conditions.
-    """
-
-    cell_label: np.ndarray
+    cell_label: np.ndarray  # (N,) int32: label of each cell
+    # labels, label_condition, conditions: the L labels, the number of each one's condition, (L,) int64, and the C
+    # conditions
     labels: list[str]
     label_condition: np.ndarray
     conditions: tuple[Condition, ...]

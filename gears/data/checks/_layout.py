@@ -23,28 +23,18 @@ ONE_TYPE = "cells"
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things are, and how labels are written.
-
-    Attributes
-    ----------
-    condition_key, cell_type_key : str or None
-        Columns of obs. None: there is no such column; the screen does not say, and all cells are of one type.
-    gene_key : str or None
-        A column of var, or "index".
-    count_key : str or None
-        Column with the number of perturbations per cell.
-    as_genes : tuple of str
-        Tokens that are genes although they look like a control.
-    """
+    """Where things are, and how labels are written."""
 
     style: str
+    # condition_key, cell_type_key: columns of obs. None: there is no such column; the screen does not say, and all
+    # cells are of one type.
     condition_key: str | None
     cell_type_key: str | None
-    gene_key: str | None
+    gene_key: str | None  # a column of var, or "index"
     controls: tuple[str, ...]
     sep: str | None
-    count_key: str | None = None
-    as_genes: tuple[str, ...] = ()
+    count_key: str | None = None  # column with the number of perturbations per cell
+    as_genes: tuple[str, ...] = ()  # tokens that are genes although they look like a control
 
     @property
     def is_published(self) -> bool:

@@ -31,22 +31,13 @@ class ScreenReport:
     """What a screen is, what is excluded from it and why, and what to fix.
 
     ``print(report)`` for people, :meth:`to_dict` for programs.
-
-    Attributes
-    ----------
-    facts : dict
-        Numbers of cells, genes and conditions, and the like.
-    layout : str
-        Where labels, cell types and gene names are, a line each ("" where unknown).
-    dropped : tuple of str
-        What is excluded, a line each.
     """
 
     name: str
-    facts: dict[str, Any]
-    layout: str = ""
+    facts: dict[str, Any]  # numbers of cells, genes and conditions, and the like
+    layout: str = ""  # where labels, cell types and gene names are, a line each ("" where unknown)
     findings: tuple[Finding, ...] = ()
-    dropped: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()  # what is excluded, a line each
     mapping: dict[str, str] = field(default_factory=dict)
     is_prepared: bool = False
 

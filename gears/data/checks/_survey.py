@@ -87,52 +87,38 @@ POOLED = "pooled"
 
 @dataclass(frozen=True)
 class ScreenDraft:
-    """A screen on its way from an AnnData to a prepared folder, and what was found on the way.
-
-    Attributes
-    ----------
-    n_cells, n_genes : int
-        N and G of the screen as given.
-    obs, var : pd.DataFrame
-        Annotations as given; in the end those of the cells that stay, in the published layout.
-    layers, raw, values
-        The layers by name and ``adata.raw``, None where there is none; X or the layer that is used, in whatever form
-        it is held.
-    cells : np.ndarray (n,) int64
-        Cells that stay, by their number among the N given.
-    gene_names, cell_types : pd.Series (G,), (N,)
-    table : LabelTable or None
-        Labels of the cells that stay; None where labels could not be read.
-    mapping : dict of str to str
-        The screen's own labels, and what they are read as.
-    matrix : csr_matrix float32
-        Log-normalised expression: (N, G), in the end (n, G).
-    settings, condition_names, has_negative, scale
-        Labels with context and perturbation type (None before the cells are divided); published name of each label;
-        whether a value is below 0; the scale of the values as given (:data:`gears.data.checks._scale.SCALES`).
-    findings, dropped
-        Problems; what is excluded, by filter.
-    """
+    """A screen on its way from an AnnData to a prepared folder, and what was found on the way."""
 
     options: ProcessingOptions
+    # n_cells, n_genes: N and G of the screen as given
     n_cells: int
     n_genes: int
+    # obs, var: annotations as given; in the end those of the cells that stay, in the published layout
     obs: pd.DataFrame
     var: pd.DataFrame
+    # layers, raw, values: the layers by name and ``adata.raw``, None where there is none; X or the layer that is used,
+    # in whatever form it is held
     layers: dict[str, Any]
     raw: Any
     values: Any
     layout: Layout
-    cells: np.ndarray
+    cells: np.ndarray  # (n,) int64: cells that stay, by their number among the N given
+    # gene_names, cell_types: (G,), (N,)
     gene_names: pd.Series = field(default_factory=lambda: pd.Series(dtype=object))
     cell_types: pd.Series = field(default_factory=lambda: pd.Series(dtype=object))
-    table: LabelTable | None = None
+    table: LabelTable | None = None  # labels of the cells that stay; None where labels could not be read
     mapping: dict[str, str] = field(default_factory=dict)
+    """The screen's own labels, and what they are read as."""
     matrix: sparse.csr_matrix = field(default_factory=lambda: sparse.csr_matrix((0, 0), dtype=np.float32))
+    # settings, condition_names, has_negative, scale: labels with context and perturbation type (None before the cells
+    # are divided); published name of each label; whether a value is below 0; the scale of the values as given
+    # (:data:`gears.data.checks._scale.SCALES`)
+    """Log-normalised expression: (N, G), in the end (n, G)."""
     settings: SettingTable | None = None
     condition_names: list[str] = field(default_factory=list)
     has_negative: bool = False
     scale: str | None = None
+    # findings, dropped: problems; what is excluded, by filter
     findings: tuple[Finding, ...] = ()
     dropped: tuple[Dropped, ...] = ()
 

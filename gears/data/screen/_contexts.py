@@ -14,19 +14,12 @@ from gears.core._messages import unknown_name
 
 @dataclass(frozen=True)
 class ModelContexts:
-    """Contexts and types of a model that has any.
+    """Contexts and types of a model that has any."""
 
-    Attributes
-    ----------
-    contexts, kinds
-        Names, as the screen has them; empty where it is not divided by them.
-    control_mean_KG
-        Mean of each context's control cells, (K, G), one row without contexts.
-    """
-
+    # contexts, kinds: names, as the screen has them; empty where it is not divided by them
     contexts: tuple[str, ...]
     kinds: tuple[str, ...]
-    control_mean_KG: np.ndarray
+    control_mean_KG: np.ndarray  # mean of each context's control cells, (K, G), one row without contexts
 
     def __post_init__(self) -> None:
         if len(self.control_mean_KG) != max(1, len(self.contexts)):

@@ -34,13 +34,9 @@ class SignCentre:
     """What values are compared with to be above or below the control mean.
 
     Rounding must not decide for a gene that is constant in the control cells: values between the bounds are neither.
-
-    Attributes
-    ----------
-    low_G, high_G : np.ndarray (G,) float64
-        Control mean less and plus :data:`ROUNDING` times (absolute mean + s.d.).
     """
 
+    # low_G, high_G: (G,) float64: control mean less and plus :data:`ROUNDING` times (absolute mean + s.d.)
     low_G: np.ndarray
     high_G: np.ndarray
 

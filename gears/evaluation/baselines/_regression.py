@@ -27,25 +27,14 @@ N_NEAREST = 5
 
 @dataclass(frozen=True)
 class Ridge:
-    """What :func:`fit_ridge` finds.
+    """What :func:`fit_ridge` finds."""
 
-    Attributes
-    ----------
-    common_G
-        The part that is not penalised, (G,).
-    dual_CG
-        Weights of the rows of the kernel, (C, G): the penalised part of a new row is its kernel with the C rows
-        times these weights.
-    penalty
-        The penalty of least leave-one-out error.
-    error
-        That error: the mean square over rows and genes; NaN for a single row.
-    """
-
-    common_G: np.ndarray
+    common_G: np.ndarray  # the part that is not penalised, (G,)
     dual_CG: np.ndarray
-    penalty: float
-    error: float
+    """Weights of the rows of the kernel, (C, G): the penalised part of a new row is its kernel with the C rows times
+    these weights."""
+    penalty: float  # the penalty of least leave-one-out error
+    error: float  # that error: the mean square over rows and genes; NaN for a single row
 
 
 def fit_ridge(kernel_CC: np.ndarray, size_C: np.ndarray, delta_CG: np.ndarray) -> Ridge:
