@@ -3,6 +3,8 @@
 A similarity is a function that gives a table: a row of numbers for every node of the perturbation graph. Genes are
 compared by the cosine of their rows. Another one is registered in one place::
 
+    from gears.graphs import SIMILARITIES
+
     @SIMILARITIES.register("pathways")
     def pathways(pert_data, inputs):
         return pd.read_csv("pathways.csv", index_col=0).reindex(pert_data.pert_names).to_numpy()
