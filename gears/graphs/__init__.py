@@ -17,5 +17,6 @@ from gears.graphs._similarities import SIMILARITIES
 
 __all__ = [
     "KNOWLEDGE", "SIMILARITIES", "EdgeFile", "GeneAnnotation", "GeneEmbedding", "Graph", "KnowledgeSource",
-    "cached_graph", "coexpression_graph", "go_graph", "jaccard", "knowledge_similarity", "knowledge_table", "weighted_cosine",
+    "cached_graph", "coexpression_graph", "go_graph", "jaccard", "knowledge_similarity", "knowledge_table",
+    "weighted_cosine",
 ]  # fmt: skip
