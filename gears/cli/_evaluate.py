@@ -34,7 +34,6 @@ REPORT_EPILOG = """examples:
 
 
 def evaluate_parser() -> CommandParser:
-    """Options of ``gears evaluate``."""
     parser = CommandParser(
         "evaluate",
         "MODEL DATA",
@@ -91,7 +90,6 @@ def _rendered(table: pd.DataFrame, options: Any, method: str | None = None) -> s
 
 
 def compare_parser() -> CommandParser:
-    """Options of ``gears compare``."""
     from gears.data.splits._registry import SPLITS
 
     parser = CommandParser(
@@ -177,7 +175,6 @@ def _splits(pert_data: Any, options: Any) -> list[Any]:
 
 
 def report_parser() -> CommandParser:
-    """Options of ``gears report``."""
     parser = CommandParser(
         "report",
         "TABLE.csv FOLDER",

@@ -86,12 +86,10 @@ def number(*, above: Bound = None, least: Bound = None, below: Bound = None, mos
 
 
 def switch() -> Check:
-    """True or False."""
     return Check("True or False", lambda value: isinstance(value, bool))
 
 
 def one_of(names: Sequence[str]) -> Check:
-    """One of several names."""
     known = tuple(names)
     return Check(
         f"one of {', '.join(map(repr, known))}",
@@ -101,12 +99,10 @@ def one_of(names: Sequence[str]) -> Check:
 
 
 def text() -> Check:
-    """Any string or path."""
     return Check("a string or a path", lambda value: isinstance(value, str | Path))
 
 
 def list_of_names() -> Check:
-    """A list or tuple of names."""
     return Check(
         "a list of names",
         lambda value: (
@@ -276,7 +272,6 @@ class Options:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Names of all options."""
         return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
 
     @classmethod

@@ -235,7 +235,6 @@ def _strata(table: pd.DataFrame, truth: Truth) -> dict[str, pd.Series]:
 def _scores(
     method: str, predicted: Predicted, truth: Truth, subgroups: Sequence[str], options: ScoreOptions
 ) -> pd.DataFrame:
-    """Values of one method, tidy."""
     used = [name for name in options.metrics if predicted.sd_UG is not None or not get_metric(name).needs_sd]
     single = [name for name in used if get_metric(name).scope == "condition"]
     values_UM = condition_metrics(

@@ -41,7 +41,6 @@ class AnnotationRows:
     names_of: dict[str, set[str]] = field(default_factory=dict)  # gene -> other names of it
 
     def add(self, gene: str, term: str) -> None:
-        """One annotation."""
         self.terms_of.setdefault(gene, set()).add(term)
 
     def aliases(self) -> tuple[dict[str, str], frozenset[str]]:

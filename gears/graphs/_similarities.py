@@ -55,7 +55,6 @@ class PriorInputs:
 
     @cached_property
     def content_hash(self) -> str:
-        """Hash of all tables with their names."""
         return content_hash(*(part for entry in sorted(self.tables.items()) for part in entry))
 
     @property
@@ -111,7 +110,6 @@ def similarity_key(pert_data: PertData, inputs: PriorInputs) -> dict[str, str]:
 
 
 def table_hash(table: np.ndarray | sparse.csr_matrix | None) -> str:
-    """Hash of the content of a table."""
     return (
         content_hash(table)
         if table is None or isinstance(table, np.ndarray)

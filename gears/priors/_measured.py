@@ -113,7 +113,6 @@ class Measured:
         return variance_UG
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Everything, as arrays for a file."""
         tables = (self.change_CG, self.variance_C, self.noise_C, self.noise_G)
         return {
             "measured_nodes": np.array([node for nodes in self.sets for node in nodes], dtype=np.int64),

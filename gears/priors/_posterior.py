@@ -149,7 +149,6 @@ class Posterior:
         return np.asarray(prior_U + self.level - 2 * similar_UR @ self.level_R - explained_U)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Everything, as arrays for a file."""
         arrays = {"factor": self.factor_FR, "level_column": self.level_R, "level": np.array(self.level)}
         if self.direct_RR is not None:
             parts = ("data", "indices", "indptr")
@@ -158,7 +157,6 @@ class Posterior:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Posterior:
-        """What :meth:`arrays` describes."""
         factor_FR, direct_RR = arrays["factor"], None
         if "direct_data" in arrays:
             triple = tuple(arrays[f"direct_{name}"] for name in ("data", "indices", "indptr"))

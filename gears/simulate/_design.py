@@ -103,7 +103,6 @@ def _conditions(options: SimulationOptions, perturbed: list[str]) -> tuple[Condi
 
 
 def _distinct_sets(rng: np.random.Generator, n_items: int, size: int, n: int) -> list[tuple[int, ...]]:
-    """Draw `n` different sets of `size` items."""
     possible = math.comb(n_items, size)
     if possible <= 200_000:
         every = list(itertools.combinations(range(n_items), size))

@@ -27,7 +27,6 @@ class Modules:
 
     @classmethod
     def draw(cls, options: SimulationOptions) -> Modules:
-        """Draw the loadings."""
         rng = stage_generator(options.seed, "modules")
         shape = (options.genes, options.n_modules)
         member_GK = rng.permuted(np.tile(np.arange(options.n_modules), (options.genes, 1)), axis=1)

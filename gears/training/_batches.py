@@ -110,12 +110,10 @@ class ConditionLoader:
 
     @property
     def batch_size(self) -> int:
-        """Most conditions of a batch on a worker."""
         return -(-self.per_step // self.world_size)
 
     @property
     def covers_all(self) -> bool:
-        """Whether a batch has all conditions."""
         return self.per_step >= len(self.conditions)
 
     @property

@@ -223,7 +223,6 @@ class Fit:
         return None
 
     def _run(self, network: GEARSNetwork, fitted: FittedPrior | None, validation: Validation) -> Run:
-        """The training of the network on what the prior leaves."""
         pert_data, parts, worker = self.pert_data, self.parts, self.worker
         prior_CG = None if fitted is None else prior_rows(pert_data, fitted)
         batches = training_batches(pert_data, self.options, worker)
@@ -315,13 +314,11 @@ class Fit:
         return f"{line}; GEARS network skipped: {why} (prior=None: the network alone)"
 
     def _log(self, line: str, scores: dict[str, float] | None = None) -> None:
-        """A line for the user, from one worker."""
         if self.worker.rank == 0 and self.given.verbose:
             logger.info("%s", line, extra={"scores": scores or {}})
 
 
 def _line_on_head(head: TrainedHead) -> str:
-    """One line on whether the head is used."""
     if head.why is not None:
         return f"correction network skipped: {head.why}"
     words = {"single": "single genes", "several": "combinations"}

@@ -76,7 +76,6 @@ class StepRecords:
             self.message_3[1].fill_(1.0)
 
     def message(self, loss: Tensor) -> Tensor:
-        """The message of a step with this loss."""
         torch.mul(loss, 0.0, out=self.message_3[0])
         return self.message_3
 

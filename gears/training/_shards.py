@@ -54,7 +54,6 @@ class ShardReducer(Reducer):
         return self._shards.exchange(self._position, tensor.detach(), in_order)
 
     def add_up(self, tensor: Tensor) -> Tensor:
-        """The same."""
         return self.sum(tensor)
 
 

@@ -118,7 +118,6 @@ class Objective(abc.ABC):
         return self.tables.control_mean_G.dtype
 
     def over_workers(self, batch: Any, ids: Tensor, reducer: Reducer) -> GlobalBatch:
-        """Conditions of a batch over all workers."""
         return GlobalBatch.of(batch, ids.numpy(), len(self.tables.mask_CG), reducer, self.device)
 
     def outputs(

@@ -97,7 +97,6 @@ class Validation:
 
     @property
     def n_conditions(self) -> int:
-        """Number of conditions that are scored."""
         return len(self.nodes)
 
     def __call__(self, network: nn.Module, reducer: Reducer) -> dict[str, float]:

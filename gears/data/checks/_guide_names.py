@@ -54,7 +54,6 @@ class GuideReader:
         return self.genes[name] is not None
 
     def is_control(self, name: str) -> bool:
-        """Whether a name is that of a control."""
         return is_control_like(name) if self.controls is None else name in (CONTROL_LABEL, *self.controls)
 
     def _gene_of(self, name: str) -> str | None:

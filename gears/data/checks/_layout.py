@@ -42,7 +42,6 @@ class Layout:
         return self.style == "gears" and self.sep == SEPARATOR and self.controls == (CONTROL_LABEL,)
 
     def tokens(self, label: str) -> list[str]:
-        """Tokens of a label, control tokens kept."""
         parts = [label] if self.sep is None or label.strip() in self.controls else label.split(self.sep)
         return [part.strip() for part in parts]
 

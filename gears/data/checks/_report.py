@@ -43,7 +43,6 @@ class ScreenReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the screen can be prepared."""
         return not errors(self.findings)
 
     def __str__(self) -> str:
@@ -133,7 +132,6 @@ def summarise(
     is_gene: KnownGene | None = None,
     parts: Mapping[str, Sequence[str]] | None = None,
 ) -> ScreenReport:
-    """The report on a prepared screen."""
     facts: dict[str, Any] = {
         "folder": str(screen.folder),
         "cells": len(screen.cells),

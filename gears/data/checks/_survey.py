@@ -134,7 +134,6 @@ class ScreenDraft:
         return self.table
 
     def found(self, findings: Iterable[Finding], **changes: Any) -> ScreenDraft:
-        """The draft with further findings and other changes."""
         return replace(self, findings=(*self.findings, *findings), **changes)
 
     def without(self, lost: np.ndarray, *dropped: Dropped) -> ScreenDraft:

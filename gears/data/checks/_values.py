@@ -20,7 +20,6 @@ SAME_GENES = 20
 
 
 def size_findings(n_cells: int, n_genes: int) -> list[Finding]:
-    """No cells or no genes at all."""
     sizes, remedy = {"cells": n_cells, "genes": n_genes}, "check how the file was written or filtered"
     return [Finding(f"no-{what}", f"there are no {what}", remedy) for what, n in sizes.items() if n == 0]
 

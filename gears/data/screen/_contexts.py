@@ -70,7 +70,6 @@ class ModelContexts:
         return context, kind
 
     def node_sets(self, conditions: Sequence[Condition], nodes: Sequence[Sequence[int]]) -> list[NodeSet]:
-        """Nodes of conditions with the numbers of context and type."""
         sets = []
         for condition, members in zip(conditions, nodes, strict=True):
             context, kind = self.numbers(condition)
@@ -87,5 +86,4 @@ class ModelContexts:
 
     @classmethod
     def from_dict(cls, names: Mapping[str, Any], control_mean_KG: np.ndarray) -> ModelContexts:
-        """Inverse of :meth:`to_dict`."""
         return cls(tuple(names["contexts"]), tuple(names["kinds"]), control_mean_KG)

@@ -220,7 +220,6 @@ class MemoryRows:
         return np.diff(self.matrix.indptr)
 
     def csr(self, rows: np.ndarray) -> sparse.csr_matrix:
-        """The given rows."""
         matrix, rows = self.matrix, np.asarray(rows, dtype=np.int64)
         values, genes, lengths = gather_rows(matrix.data, matrix.indices, matrix.indptr, rows)
         bounds = np.concatenate(([0], np.cumsum(lengths)))

@@ -452,7 +452,6 @@ class SettingView(PreparedScreen):
 
     @cached_property
     def content_hash(self) -> str:
-        """Hash of what is shown."""
         return content_hash(self.parent.content_hash, self.context, self.kind)
 
     @cached_property

@@ -41,7 +41,6 @@ def draw_custom(labels: Labels, arguments: SplitOptions) -> Draw:
 def _part(
     labels: Labels, part: str, names: Any, home: dict[Condition, tuple[str, str]]
 ) -> tuple[list[str], list[str]]:
-    """Labels of one part, and what is wrong with it."""
     if isinstance(names, (str, bytes)) or not hasattr(names, "__iter__"):
         return [], [f"{part!r} must be a list of condition labels; found {names!r}"]
     chosen: list[str] = []

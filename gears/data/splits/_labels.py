@@ -35,7 +35,6 @@ class Labels:
 
     @cached_property
     def condition(self) -> dict[str, Condition]:
-        """Condition of each label."""
         return conditions_of(self.names, self.parsed)
 
     @property
@@ -49,12 +48,10 @@ class Labels:
         return [name for name in self.names if not self.condition[name].is_control]
 
     def ordered(self, names: Collection[str]) -> list[str]:
-        """Names in the screen's order."""
         wanted = set(names)
         return [name for name in self.names if name in wanted]
 
     def singles(self, names: Iterable[str]) -> list[str]:
-        """Those with one perturbed gene."""
         return [name for name in names if len(self.condition[name]) == 1]
 
     def combinations(self, names: Iterable[str]) -> list[str]:
