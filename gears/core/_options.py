@@ -144,18 +144,11 @@ def option(
 ) -> T:
     """A field of an options class.
 
-    Parameters
-    ----------
-    help
-        Meaning and units: the text in the class's documentation and in the help of the command line.
-    needs
-        What it needs to have an effect; without it, a value other than the default causes a warning.
-    fixed
-        Whether a resumed run must have the same value.
-    formerly
-        Its name in earlier releases, which still works, with a DeprecationWarning.
-    command
-        Its name on the command line, where that is another one; empty where it has none.
+    `help`: meaning and units: the text in the class's documentation and in the help of the command line.
+    `needs`: what it needs to have an effect; without it, a value other than the default causes a warning.
+    `fixed`: whether a resumed run must have the same value.
+    `formerly`: its name in earlier releases, which still works, with a DeprecationWarning.
+    `command`: its name on the command line, where that is another one; empty where it has none.
     """
     metadata = {"check": check, "help": " ".join(help.split()), "needs": needs, "fixed": fixed}
     metadata |= {"formerly": formerly, "command": command}

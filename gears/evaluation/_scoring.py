@@ -298,13 +298,9 @@ def split_halves(
 ) -> Iterator[tuple[Truth, np.ndarray]]:
     """Divide each condition's cells at random into two halves, `n` times.
 
-    Yields
-    ------
-    held_out
-        The truth with the means and cell numbers of one half of every condition's cells (so that metrics which rank
+    Yields: the truth with the means and cell numbers of one half of every condition's cells (so that metrics which rank
         conditions see halves only); differential genes and standard deviations stay those of all cells.
-    other_UG
-        The means of the other halves; NaN for a condition of one cell.
+    With it the means of the other halves; NaN for a condition of one cell.
     """
     for repeat in followed(range(n), n, "split-half repeats", "repeats"):
         pairs = [_half_means(screen, condition, (seed, repeat)) for condition in truth.conditions]

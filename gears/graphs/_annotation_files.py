@@ -68,14 +68,10 @@ def read_rows(
 
     Annotations with a NOT and those with evidence ND are excluded.
 
-    Parameters
-    ----------
-    path
-        The file, ``.gz`` or not.
-    symbols
-        Symbol of each gene id, for gene2go, which names genes by NCBI's numbers: a dict or NCBI's ``gene_info`` file.
-    taxon
-        Species, by NCBI's number, where a file holds several.
+    `path`: the file, ``.gz`` or not.
+    `symbols`: symbol of each gene id, for gene2go, which names genes by NCBI's numbers: a dict or NCBI's ``gene_info``
+        file.
+    `taxon`: species, by NCBI's number, where a file holds several.
     """
     path = existing_file(path, "annotation file")
     kind = format_of(path)

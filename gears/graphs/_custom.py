@@ -79,14 +79,11 @@ class GraphMaker:
     def make(self, given: Any) -> Graph:
         """A graph from any of the accepted forms; a list of them is put together.
 
-        Parameters
-        ----------
-        given
-            None or a word of :data:`BUILT_IN`: the graph that is built from annotation or expression. A Graph, an edge
-            table (source, target, weight), a networkx graph, a ``torch_geometric.data.Data`` (:meth:`Graph.from_data`),
-            a pair of published tensors (edges (2, E), weights (E,)). A file of edges, an :class:`EdgeFile`, or its
-            options as a dict with ``path``. A :class:`GeneEmbedding`, a file of one, or a dict ``{"embedding": ...}``:
-            its nearest neighbours. An annotation: genes that share terms.
+        `given`: None or a word of :data:`BUILT_IN`: the graph that is built from annotation or expression. A Graph, an
+            edge table (source, target, weight), a networkx graph, a ``torch_geometric.data.Data``
+            (:meth:`Graph.from_data`), a pair of published tensors (edges (2, E), weights (E,)). A file of edges, an
+            :class:`EdgeFile`, or its options as a dict with ``path``. A :class:`GeneEmbedding`, a file of one, or a
+            dict ``{"embedding": ...}``: its nearest neighbours. An annotation: genes that share terms.
         """
         if given is None or (isinstance(given, str) and given in BUILT_IN):
             return self.built()

@@ -81,18 +81,11 @@ def gene_values(
 ) -> tuple[Tensor, list[Moments]]:
     """Value of every gene in every condition, (G, U), and the statistics of every norm.
 
-    Parameters
-    ----------
-    base_GH, effect_UH
-        Normalised terms of the sum of which the first layer takes the ReLU.
-    weights
-        Cells of the U conditions on this worker.
-    decoder_GH
-        Weights of each gene on the last layer's outputs; None where that layer has a single output.
-    most_kept
-        Bytes that may be kept for the gradient (:data:`gears.model._blockwise.MOST_KEPT` by default).
-    matmul_dtype
-        Type of matrix products under autocast; None: that of `base_GH`.
+    `base_GH`, `effect_UH`: normalised terms of the sum of which the first layer takes the ReLU.
+    `weights`: cells of the U conditions on this worker.
+    `decoder_GH`: weights of each gene on the last layer's outputs; None where that layer has a single output.
+    `most_kept`: bytes that may be kept for the gradient (:data:`gears.model._blockwise.MOST_KEPT` by default).
+    `matmul_dtype`: type of matrix products under autocast; None: that of `base_GH`.
     """
     if decoder_GH is None:
         decoder_GH = base_GH.new_ones(len(base_GH), 1)

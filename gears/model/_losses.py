@@ -47,21 +47,13 @@ def cell_loss(
 ) -> Tensor:
     """Weighted sum of the cells' losses, ``sum_i cell_weight[i] * l_i``; 0, with zero gradients, without cells.
 
-    Parameters
-    ----------
-    delta_UG, logvar_UG
-        Outputs of the network; `logvar_UG` only with ``config.uncertainty``.
-    row_B
-        (B,) int64, each cell's row in `delta_UG`.
-    x_BG, y_BG
-        Control expression each cell is paired with, and observed expression (log scale).
-    mask_UG
-        bool, genes whose errors are included in each condition, or weights of the genes. A condition without any has
-        loss 0.
-    mu_G
-        Mean expression of the control cells that training uses; (B, G) where it differs between cells.
-    cell_weight_B
-        Weight of each cell, from counts over the whole batch.
+    `delta_UG`, `logvar_UG`: outputs of the network; `logvar_UG` only with ``config.uncertainty``.
+    `row_B`: (B,) int64, each cell's row in `delta_UG`.
+    `x_BG`, `y_BG`: control expression each cell is paired with, and observed expression (log scale).
+    `mask_UG`: bool, genes whose errors are included in each condition, or weights of the genes. A condition without any
+        has loss 0.
+    `mu_G`: mean expression of the control cells that training uses; (B, G) where it differs between cells.
+    `cell_weight_B`: weight of each cell, from counts over the whole batch.
     """
     delta_BG = delta_UG.index_select(0, row_B)
     dtype = delta_BG.dtype

@@ -50,14 +50,9 @@ class Measured:
     ) -> Measured:
         """From measured changes and predictions of each condition from the others.
 
-        Parameters
-        ----------
-        noise
-            `noise_C` and `noise_G`.
-        variance_C
-            Variance of the predictions, for an average gene.
-        sd_of
-            Standard deviations of the predictions for some rows, (R, G).
+        `noise`: `noise_C` and `noise_G`.
+        `variance_C`: variance of the predictions, for an average gene.
+        `sd_of`: standard deviations of the predictions for some rows, (R, G).
         """
         change_CG, factor_C = np.empty(delta_CG.shape, dtype=np.float32), np.empty(len(sets))
         known_C = np.empty(len(sets))

@@ -165,11 +165,8 @@ def criterion_of(truth: Truth, *, clip: bool = True) -> Criterion:
     It is ``relative_error`` minus ``pearson_delta_ref`` of the decisive metrics: the size and the pattern of what is
     specific to a perturbation. Block by block of conditions: small arrays stay in the cache.
 
-    Parameters
-    ----------
-    truth
-        Its reference is the train mean of each prediction, (U, G): mean of the conditions that it is made from, without
-        the condition itself, since a mean that held it would be beaten by its own opposite.
+    `truth`: its reference is the train mean of each prediction, (U, G): mean of the conditions that it is made from,
+        without the condition itself, since a mean that held it would be beaten by its own opposite.
     """
     truth = truth.for_choices()
     n_conditions, n_genes = truth.mean_UG.shape

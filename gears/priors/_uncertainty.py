@@ -62,14 +62,9 @@ class Uncertainty:
     ) -> np.ndarray:
         """Standard deviations, (U, G).
 
-        Parameters
-        ----------
-        sets
-            Perturbation-graph nodes of each condition; 0 for the control, which has none.
-        change_UG, own_UG
-            Predicted changes, and the part of them that is the change of perturbed genes themselves.
-        measured
-            Training conditions, which are known from the others and from their own cells.
+        `sets`: perturbation-graph nodes of each condition; 0 for the control, which has none.
+        `change_UG`, `own_UG`: predicted changes, and the part of them that is the change of perturbed genes themselves.
+        `measured`: training conditions, which are known from the others and from their own cells.
         """
         variance_U = self.variance(sets, change_UG, own_UG)
         if measured is not None:

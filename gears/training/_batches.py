@@ -34,12 +34,8 @@ class ByEpoch(Protocol):
 class Loader(Protocol):
     """Batches of a training of the network.
 
-    Attributes
-    ----------
-    per_step, batch_size
-        Most conditions (cells) of a batch, over all workers and on this one.
-    covers_all
-        Whether each batch has everything that there is to train on.
+    `per_step`, `batch_size`: most conditions (cells) of a batch, over all workers and on this one.
+    `covers_all`: whether each batch has everything that there is to train on.
     """
 
     @property
@@ -78,14 +74,9 @@ class ConditionLoader:
     each batch alike. Worker r takes every W-th condition of a batch, so W workers together see what one worker
     would; a worker may have none of them. Nothing is dropped, and nothing is repeated within a pass.
 
-    Parameters
-    ----------
-    conditions
-        Condition ids, (n,).
-    per_step
-        Most conditions of a batch over all workers.
-    least
-        Batches of an epoch, at least: an epoch is as many whole passes as that takes.
+    `conditions`: condition ids, (n,).
+    `per_step`: most conditions of a batch over all workers.
+    `least`: batches of an epoch, at least: an epoch is as many whole passes as that takes.
     """
 
     def __init__(

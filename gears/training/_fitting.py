@@ -74,12 +74,8 @@ class Seconds(dict[str, float]):
 class Fit:
     """A model under way from its screen to its final weights.
 
-    Attributes
-    ----------
-    given, options
-        Training options as the caller gave them, and with defaults filled in.
-    choice
-        The weight of the network; None where there is no prior.
+    `given`, `options`: training options as the caller gave them, and with defaults filled in.
+    `choice`: the weight of the network; None where there is no prior.
     """
 
     pert_data: PertData

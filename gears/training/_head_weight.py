@@ -111,12 +111,9 @@ def earned_weight(
 ) -> HeadWeight:
     """Weight of the head under the conditions in `rows`.
 
-    Parameters
-    ----------
-    prior_CG, head_CG
-        Predictions of conditions that neither prior nor head were fitted to; the head's without weight.
-    weight_CG
-        Weights of squared errors, as in training.
+    `prior_CG`, `head_CG`: predictions of conditions that neither prior nor head were fitted to; the head's without
+        weight.
+    `weight_CG`: weights of squared errors, as in training.
     """
     if len(rows) < FEWEST_OF_A_KIND:
         return HeadWeight(n_conditions=len(rows))

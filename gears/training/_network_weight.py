@@ -102,10 +102,7 @@ def kept_epoch(scores_EU: np.ndarray, *, lower_is_better: bool) -> int:
 
     With few validation conditions the best of many epochs is best by chance, and often one that is hardly trained.
 
-    Parameters
-    ----------
-    scores_EU
-        Monitored metric of each epoch and validation condition.
+    `scores_EU`: monitored metric of each epoch and validation condition.
     """
     gain_EU = np.nan_to_num(scores_EU[-1] - scores_EU if lower_is_better else scores_EU - scores_EU[-1])
     best = int(gain_EU.mean(axis=1).argmax())

@@ -41,16 +41,10 @@ class StepRecord:
 class StepRecords:
     """A table on the device with a row for each step since the last :meth:`read`, at most :data:`MOST_UNREAD`.
 
-    Attributes
-    ----------
-    message_3
-        What this worker sends with its gradients: 0 or NaN by the loss, a wish to stop, seconds of a step.
-    broken
-        1 on the device once a loss or gradient was not finite, else 0.
-    unread
-        Steps since the last read.
-    stopping
-        Whether training is to stop now; several workers learn it together, by a common read.
+    `message_3`: what this worker sends with its gradients: 0 or NaN by the loss, a wish to stop, seconds of a step.
+    `broken`: 1 on the device once a loss or gradient was not finite, else 0.
+    `unread`: steps since the last read.
+    `stopping`: whether training is to stop now; several workers learn it together, by a common read.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype, world_size: int) -> None:

@@ -68,16 +68,11 @@ class Run:
             run.engine.train(**run.training)
         result = run.result()
 
-    Parameters
-    ----------
-    tables, pairs
-        Make the condition tables for a device and precision, and the moments where the objective needs them.
-    loader
-        This worker's batches, of cells or of conditions.
-    parts
-        The model without weights, for the files of the run.
-    options
-        With defaults filled in (:meth:`TrainOptions.with_defaults`).
+    `tables`, `pairs`: make the condition tables for a device and precision, and the moments where the objective needs
+        them.
+    `loader`: this worker's batches, of cells or of conditions.
+    `parts`: the model without weights, for the files of the run.
+    `options`: with defaults filled in (:meth:`TrainOptions.with_defaults`).
     """
 
     def __init__(

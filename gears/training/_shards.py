@@ -60,12 +60,8 @@ class ShardReducer(Reducer):
 class Shards:
     """The shards of this worker, with a copy of the model for each.
 
-    Parameters
-    ----------
-    model
-        The bare module; the first shard uses it itself.
-    reducer
-        Gathers over workers.
+    `model`: the bare module; the first shard uses it itself.
+    `reducer`: gathers over workers.
     """
 
     def __init__(self, model: nn.Module, device: torch.device, reducer: Reducer) -> None:

@@ -111,14 +111,9 @@ def evidence_weights(
     With signal variance s (one for all genes, so that genes that respond count as much as they respond) and
     a cell's variance v_g, the mean of n_c cells has weight s / (s + v_g / n_c), scaled to mean 1 over training.
 
-    Parameters
-    ----------
-    delta_TG
-        Changes of the training conditions against control, which say how strong signals are.
-    variance_G
-        Variance of a cell's expression within a condition.
-    n_T, n_C
-        Cells of the training conditions and of those that get weights.
+    `delta_TG`: changes of the training conditions against control, which say how strong signals are.
+    `variance_G`: variance of a cell's expression within a condition.
+    `n_T`, `n_C`: cells of the training conditions and of those that get weights.
     """
     total, sampling = float((delta_TG**2).mean()), float((variance_G * (1 / n_T)[:, None]).mean())
     signal = max(total - sampling, 0.01 * total, np.finfo(np.float64).tiny)

@@ -82,16 +82,10 @@ Evaluate = Callable[[nn.Module, Reducer], dict[str, float]]
 class Objective(abc.ABC):
     """Part of a GEARS task that does not depend on what its batches hold.
 
-    Parameters
-    ----------
-    tables
-        Conditions as tensors on the training device.
-    config
-        The model's settings (objective options among them).
-    evaluate
-        ``evaluate(network, reducer) -> metrics``, the same on all workers.
-    monitor, lower_is_better
-        The metric that chooses the best epoch.
+    `tables`: conditions as tensors on the training device.
+    `config`: the model's settings (objective options among them).
+    `evaluate`: ``evaluate(network, reducer) -> metrics``, the same on all workers.
+    `monitor`, `lower_is_better`: the metric that chooses the best epoch.
     """
 
     unit: str  # what a batch has, for the rate in the history

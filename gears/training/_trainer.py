@@ -48,10 +48,8 @@ from gears.training.options import AMP_DTYPES, TrainOptions
 class Training:
     """What a call of :meth:`TrainingEngine.train` trains with.
 
-    Attributes
-    ----------
-    shared, shards
-        Averages gradients over workers, or over shards (:mod:`gears.training._shards`), where there are several.
+    `shared`, `shards`: averages gradients over workers, or over shards (:mod:`gears.training._shards`), where there are
+        several.
     """
 
     task: Task

@@ -54,25 +54,14 @@ class Validation:
     With a prior an epoch is scored as prior + weight x network, at the weight of
     :data:`gears.training._network_weight.WEIGHTS` whose mean of the monitored metric is best.
 
-    Parameters
-    ----------
-    truths
-        What is compared with, one of each setting that has validation conditions; none give no metrics.
-    nodes
-        Perturbation-graph nodes of their conditions, setting after setting.
-    metrics, monitor
-        Names of per-condition metrics, and the one that chooses epoch and weight.
-    clip
-        Whether negative predictions are set to zero, as when predicting.
-    prior
-        What the network's changes are added to.
-    mask_target
-        Leave each condition's own target genes out.
-
-    Attributes
-    ----------
-    condition_scores
-        Monitored metric of the last network scored, by weight and condition, (K, U); one row without a prior.
+    `truths`: what is compared with, one of each setting that has validation conditions; none give no metrics.
+    `nodes`: perturbation-graph nodes of their conditions, setting after setting.
+    `metrics`, `monitor`: names of per-condition metrics, and the one that chooses epoch and weight.
+    `clip`: whether negative predictions are set to zero, as when predicting.
+    `prior`: what the network's changes are added to.
+    `mask_target`: leave each condition's own target genes out.
+    `condition_scores`: monitored metric of the last network scored, by weight and condition, (K, U); one row without a
+        prior.
     """
 
     def __init__(

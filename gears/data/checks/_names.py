@@ -189,19 +189,10 @@ def model_names(
 ) -> dict[str, str]:
     """Requested genes that a model has under another name, and that name: the screen's, else the graph's.
 
-    Parameters
-    ----------
-    requested
-        Genes to perturb. One that the screen names, or of which the model has no other name, is not renamed.
-    screen
-        Genes that the screen measures or perturbs.
-    nodes
-        Genes that can be perturbed: nodes of the perturbation graph.
-
-    Raises
-    ------
-    ValueError
-        A requested gene means two of these.
+    `requested`: genes to perturb. One that the screen names, or of which the model has no other name, is not renamed.
+    `screen`: genes that the screen measures or perturbs.
+    `nodes`: genes that can be perturbed: nodes of the perturbation graph.
+    ValueError: a requested gene means two of these.
     """
     symbols = {
         gene: symbol

@@ -25,10 +25,7 @@ class GONeighbours(Baseline):
 
     A gene without GO terms gets the mean change of the training conditions, O - c.
 
-    Parameters
-    ----------
-    annotation
-        GO terms of genes; the packaged human ones by default.
+    `annotation`: GO terms of genes; the packaged human ones by default.
     """
 
     takes_annotation = True

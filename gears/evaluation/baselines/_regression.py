@@ -44,14 +44,9 @@ def fit_ridge(kernel_CC: np.ndarray, size_C: np.ndarray, delta_CG: np.ndarray) -
     times ``dual' kernel dual``. The penalty, one for all genes, is that of :data:`PENALTIES` with the least
     leave-one-out error; the least penalty where all have the same error, as with every gene in one condition alone.
 
-    Parameters
-    ----------
-    kernel_CC
-        Inner products of the rows' features, (C, C), positive semidefinite.
-    size_C
-        How often each row holds the common part, (C,), greater than 0.
-    delta_CG
-        Values, (C, G).
+    `kernel_CC`: inner products of the rows' features, (C, C), positive semidefinite.
+    `size_C`: how often each row holds the common part, (C,), greater than 0.
+    `delta_CG`: values, (C, G).
 
     Notes
     -----
