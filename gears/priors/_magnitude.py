@@ -110,8 +110,10 @@ def solve_tendency(
     `weight` are the variances of the offset, of a gene's own tendency and of the similar genes' part, `noise_S` the
     variance of each value around these. Returns the fit, and each value predicted from the others, (S,).
     """
-    solve = _by_pairs if len(sets) <= MOST_EXACT else _by_features
-    solved_S, diagonal_S = solve(value_S, noise_S, sets, genes, weight)
+    if len(sets) <= MOST_EXACT:
+        solved_S, diagonal_S = solve_kernels(value_S, noise_S, tendency_kernels(sets, genes), weight)
+    else:
+        solved_S, diagonal_S = _by_features(value_S, noise_S, sets, genes, weight)
     coefficient_T = _doubled_shares(sets, genes).T @ solved_S
     fit = Tendency(float(weight[0] * solved_S.sum()), float(weight[1]), float(weight[2]), coefficient_T)
     return fit, value_S - solved_S / diagonal_S
@@ -141,17 +143,6 @@ def tendency_kernels(sets: Sequence[Sequence[int]], genes: GeneSimilarity) -> li
     similar_SS = near_ST @ half_ST.T
     own_SS = np.asarray((half_ST @ half_ST.T).toarray())
     return [np.ones((len(sets), len(sets))), own_SS, np.asarray(similar_SS + similar_SS.T) / 2]
-
-
-def _by_pairs(
-    departure_S: np.ndarray,
-    noise_S: np.ndarray,
-    sets: Sequence[Sequence[int]],
-    genes: GeneSimilarity,
-    weight: Sequence[float],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Solution of the departures and diagonal of the inverse, by the covariance of all pairs of sets."""
-    return solve_kernels(departure_S, noise_S, tendency_kernels(sets, genes), weight)
 
 
 def solve_kernels(

@@ -41,7 +41,8 @@ def make_effects(
     rows = annotation.rows(design.perturbed)
     similarity_PP = jaccard(rows, rows)
     np.fill_diagonal(similarity_PP, 1.0)  # also for genes without terms
-    null_P = _null_perturbations(options)
+    order_P = stage_generator(options.seed, "nulls").permutation(options.n_singles)
+    null_P = order_P < round(options.null_share * options.n_singles)  # the perturbations without effect
     if isinstance(source, Network):
         return _network_effects(options, design, source, similarity_PP, null_P)
     kernel_PP = options.go_strength * similarity_PP + (1 - options.go_strength) * np.eye(len(similarity_PP))
@@ -63,13 +64,6 @@ def make_effects(
     spread_PG, spread_CG = combine_effects(options, kinds, members_CP, spread_PG, factor_PP)
     # the effect on the target itself does not depend on the partner
     return SimulatedEffects(similarity_PP, spread_PG + target_PG, spread_CG + members_CP @ target_PG, kinds)
-
-
-def _null_perturbations(options: SimulationOptions) -> np.ndarray:
-    """(P,) bool: the perturbations without effect."""
-    rng = stage_generator(options.seed, "nulls")
-    n_null = round(options.null_share * options.n_singles)
-    return rng.permutation(options.n_singles) < n_null
 
 
 def _network_effects(

@@ -145,7 +145,11 @@ class Simulation:
         contexts = [(k, t) for k in self._batch_KG for t in self._type_TG]
         for batch_G, type_G in contexts:
             log_share_CG = effects.condition_CG + (self._baseline_G + batch_G + type_G)
-            mean_CG += self._expected(log_share_CG, change_DG) / len(contexts)
+            if change_DG is None:
+                expected_CG = expected_expression(self.options, softmax(log_share_CG))
+            else:
+                expected_CG = expected_over_cells(self.options, log_share_CG, change_DG)
+            mean_CG += expected_CG / len(contexts)
         kinds = zip(design.conditions, effects.kinds, strict=True)
         return SimulatedTruth(
             genes=design.genes,
@@ -159,11 +163,6 @@ class Simulation:
             go_similarity_PP=effects.similarity_PP,
             options=self.options,
         )
-
-    def _expected(self, log_share_CG: np.ndarray, change_DG: np.ndarray | None) -> np.ndarray:
-        if change_DG is None:
-            return expected_expression(self.options, softmax(log_share_CG))
-        return expected_over_cells(self.options, log_share_CG, change_DG)
 
     def _changes_in_cells(self) -> np.ndarray | None:
         """Log changes of genes over cells of one condition, as many up as down, (D, G); None: there are none."""

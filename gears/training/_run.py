@@ -103,7 +103,9 @@ class Run:
             options.schedule, self.horizon, warmup_steps=options.warmup_steps, eta_min=options.eta_min
         )
         rising = rising_epochs(rate, self.horizon)
-        self.rule = _stopping_rule(options, validation, rising)
+        self.rule = None
+        if options.early_stopping is not None and validation.n_conditions:
+            self.rule = EarlyStopping(options.early_stopping, after=rising)
         self.engine = engine = TrainingEngine(
             network,
             device,
@@ -319,14 +321,6 @@ def _most_kept(options: TrainOptions, device: torch.device) -> int | None:
     if options.reproducible:
         return (MOST_KEPT if most_kept is None else most_kept) // N_SHARDS
     return most_kept
-
-
-def _stopping_rule(options: TrainOptions, validation: Validation, rising: int) -> EarlyStopping | None:
-    """The rule that `early_stopping` names; none without validation conditions."""
-    patience = options.early_stopping
-    if patience is None or not validation.n_conditions:
-        return None
-    return EarlyStopping(patience, after=rising)
 
 
 def _devices(engine: TrainingEngine) -> tuple[str, ...]:

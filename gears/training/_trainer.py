@@ -209,10 +209,6 @@ class TrainingEngine:
             raise ValueError(msg)
         self.world_size = self.reducer.world_size
 
-    def check_same_start(self) -> None:
-        """Raise if models differ between workers (initial weights drawn without a common seed)."""
-        workers.check_replicas(self.model, self.reducer)
-
     def reduce_tensor(self, tensor: Tensor, op: str = "mean") -> Tensor:
         """Mean (or ``"sum"``, ``"max"``, ``"min"``) over the engine's workers; the tensor itself in one process.
 

@@ -87,12 +87,6 @@ class Layout:
         return {name: getattr(self, name) for name in names} | {"controls": list(self.controls)}
 
 
-def guide_columns(obs: pd.DataFrame) -> list[str]:
-    """Columns of obs whose names say that they hold guides."""
-    stems = {stem_of(key) for key in GUIDE_KEYS}
-    return [str(name) for name in obs if stem_of(str(name)) in stems and is_text(obs[name])]
-
-
 def find_layout(
     obs: pd.DataFrame, var: pd.DataFrame, options: ProcessingOptions
 ) -> tuple[Layout, list[Finding]]:
@@ -160,7 +154,8 @@ def _style(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[Style, str | 
         if CONDITION in present or len(present) == 1:  # checked as that column: what is wrong is reported
             key = CONDITION if CONDITION in present else next(iter(present))
             return present[key], key
-        guides = guide_columns(obs)
+        of_guides = {stem_of(key) for key in GUIDE_KEYS}
+        guides = [str(name) for name in obs if stem_of(str(name)) in of_guides and is_text(obs[name])]
         if len(guides) == 1:
             return Style(GUIDES, (guides[0],), (), SEPARATOR), guides[0]
         keys = sorted({key for style in STYLES.values() for key in style.condition_keys})

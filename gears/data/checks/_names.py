@@ -112,7 +112,7 @@ def unmeasured_findings(tokens: Sequence[str], measured: Sequence[str], var: pd.
     n_measured = len(names.intersection(tokens))
     columns = {
         "index": pd.Series(var.index, dtype=object),
-        **{str(name): var[name] for name in var if not _is_number(var[name])},
+        **{str(name): var[name] for name in var if not pd.api.types.is_numeric_dtype(var[name])},
     }
     named = Counter(
         {key: len(set(values.astype(str)).intersection(tokens)) for key, values in columns.items()}
@@ -154,10 +154,6 @@ def _kind(tokens: Sequence[str], measured: Sequence[str]) -> tuple[str, str]:
         return " (another species?)", "bring labels and gene names to one species and one spelling"
     remedy = "if they are measured under other names, pass the column of var with these names as gene_key="
     return "", remedy
-
-
-def _is_number(values: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values)
 
 
 def other_names(tokens: Sequence[str], measured: Sequence[str], symbol_of: KnownGene) -> dict[str, str]:

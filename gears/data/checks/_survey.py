@@ -18,7 +18,7 @@ import pandas as pd
 from scipy import sparse
 
 from gears.conditions import CONTROL_LABEL, SEPARATOR, split_label
-from gears.core._findings import Finding, check, errors, refusal
+from gears.core._findings import Finding, check, errors
 from gears.core._messages import count, shorten, suggestion
 from gears.data.checks import _filters as filters
 from gears.data.checks._filters import Dropped
@@ -142,12 +142,6 @@ class ScreenDraft:
         if not lost.any():
             return replace(self, dropped=dropped)
         return replace(self, cells=self.cells[~lost], table=self.labels.part(~lost), dropped=dropped)
-
-    def raise_errors(self) -> None:
-        """Raise one error that lists all errors, if there are any."""
-        message = refusal(REFUSED, self.findings)
-        if message:
-            raise ValueError(message)
 
     def log(self) -> None:
         """Log how the screen is read where that was detected, warnings, and what is excluded."""
@@ -398,12 +392,17 @@ def normalise(draft: ScreenDraft) -> ScreenDraft:
 
 def filter_cells(draft: ScreenDraft) -> ScreenDraft:
     """Exclude cells and conditions by every filter; where one leaves nothing, the report is about all cells."""
-    filtered = draft
-    for step in (exclude_marked_cells, exclude_expressed_targets, exclude_small_conditions):
-        filtered = step(filtered)
-        if not filtered.ok:
-            return replace(draft, findings=filtered.findings, dropped=filtered.dropped)
-    return filtered
+    filtered, options = exclude_marked_cells(draft), draft.options
+    if filtered.ok:
+        genes = draft.gene_names.tolist()
+        lost, dropped, findings = filters.not_knocked_down(
+            draft.matrix, filtered.cells, filtered.labels, genes, options
+        )
+        filtered = filtered.found(findings).without(lost, *dropped)
+    if filtered.ok:
+        lost, dropped, findings = filters.small_conditions(filtered.labels, options.min_cells)
+        filtered = filtered.found(findings).without(lost, *dropped)
+    return filtered if filtered.ok else replace(draft, findings=filtered.findings, dropped=filtered.dropped)
 
 
 def exclude_marked_cells(draft: ScreenDraft) -> ScreenDraft:
@@ -430,20 +429,6 @@ def exclude_marked_cells(draft: ScreenDraft) -> ScreenDraft:
         for is_control, what in ((True, "no control cell"), (False, "no perturbed cell"))
         if draft.ok and is_control not in left
     )
-
-
-def exclude_expressed_targets(draft: ScreenDraft) -> ScreenDraft:
-    """Exclude conditions and cells in which a perturbed gene is still expressed."""
-    lost, dropped, findings = filters.not_knocked_down(
-        draft.matrix, draft.cells, draft.labels, draft.gene_names.tolist(), draft.options
-    )
-    return draft.found(findings).without(lost, *dropped)
-
-
-def exclude_small_conditions(draft: ScreenDraft) -> ScreenDraft:
-    """Exclude conditions with too few cells."""
-    lost, dropped, findings = filters.small_conditions(draft.labels, draft.options.min_cells)
-    return draft.found(findings).without(lost, *dropped)
 
 
 def divide(draft: ScreenDraft) -> ScreenDraft:

@@ -84,12 +84,9 @@ def _brought(array: Any, near: Path) -> sparse.csr_matrix:
             yield from dask.compute(*blocks[first : first + BLOCKS])
 
     with scratch_folder(near) as folder:
-        CellMatrix.write(folder, followed(computed(), n_cells, "reading cells", "cells", _n_cells))
+        followed_blocks = followed(computed(), n_cells, "reading cells", "cells", lambda rows: rows.shape[0])
+        CellMatrix.write(folder, followed_blocks)
         return CellMatrix(folder, n_genes).mapped()
-
-
-def _n_cells(rows: sparse.csr_matrix) -> int:
-    return int(rows.shape[0])
 
 
 def lazy_screen(path: Path, layer: str | None) -> AnnData:

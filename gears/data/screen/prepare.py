@@ -8,12 +8,13 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gears.core._findings import refusal
 from gears.core._messages import brief, nearest, shorten
 from gears.core._numbers import whole_number
 from gears.core._options import anything, option, options, switch, whole
 from gears.data.checks._names import KnownGene
 from gears.data.checks._options import ProcessingOptions
-from gears.data.checks._survey import ScreenDraft, check_screen
+from gears.data.checks._survey import REFUSED, ScreenDraft, check_screen
 from gears.data.reading._by_dask import cluster, from_dask, lazy_screen
 from gears.data.reading._download import FOLDER, PUBLISHED_FILES, PUBLISHED_OPTIONS, published_screen
 from gears.data.reading._guides import add_guides
@@ -112,7 +113,8 @@ def prepare_screen(
     folder = user_path(folder)
     adata = from_dask(in_reach(adata, folder.parent), settings.layer, folder.parent)
     draft = check_screen(adata, settings, is_gene=is_gene)
-    draft.raise_errors()
+    if message := refusal(REFUSED, draft.findings):
+        raise ValueError(message)
     draft.log()
     return _written(draft, folder, workers)
 
