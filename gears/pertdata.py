@@ -12,9 +12,8 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, Condition, split_label
-from gears.core._html import Shown
 from gears.core._lazy import Gone
-from gears.core._messages import count
+from gears.core._messages import Shown, count
 from gears.core._options import Options, anything, option, options, switch, takes
 from gears.data.checks._options import ProcessingOptions
 from gears.data.screen._prepared import PreparedScreen

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from gears.conditions import Condition
-from gears.core._html import Shown
-from gears.core._messages import count, unknown_name
+from gears.core._messages import Shown, count, unknown_name
 from gears.core._options import list_of_names, option, options, text
 from gears.core._progress import followed
 from gears.data.screen._prepared import PreparedScreen

@@ -22,9 +22,8 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, Condition, joined_otherwise
-from gears.core._html import html_of
 from gears.core._installation import __version__
-from gears.core._messages import count, shorten, unknown_name
+from gears.core._messages import count, html_of, shorten, unknown_name
 from gears.core._numbers import whole_number
 from gears.data.checks._names import model_names
 from gears.data.splits._split import subgroup_names

@@ -29,8 +29,7 @@ from gears.training._network_weight import FEWEST_CONDITIONS, NetworkWeight, cho
 from gears.training._run import Run, RunResult
 from gears.training._run_folder import run_path
 from gears.training._shards import one_thread
-from gears.training._tables import condition_tables
-from gears.training._tasks import pair_tables
+from gears.training._tasks import condition_tables, pair_tables
 from gears.training._validation import (
     FITTED_SHARE,
     Validation,

@@ -29,8 +29,7 @@ from gears.training._network_weight import kept_epoch
 from gears.training._run_folder import RunFolder, run_facts
 from gears.training._schedules import Adam, Horizon, learning_rate, rising_epochs, scaled_lr
 from gears.training._shards import N_SHARDS
-from gears.training._tables import ConditionTables
-from gears.training._tasks import CellsTask, MomentsTask, PairTables
+from gears.training._tasks import CellsTask, ConditionTables, MomentsTask, PairTables
 from gears.training._trainer import TrainingEngine
 from gears.training._validation import Validation
 from gears.training._workers import plain_state

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from gears.conditions import Condition, joined_otherwise
-from gears.core._html import Shown
-from gears.core._messages import shorten, suggestion, unknown_name
+from gears.core._messages import Shown, shorten, suggestion, unknown_name
 from gears.data.screen._cells import CellMatrix, map_array
 from gears.data.screen._contexts import ModelContexts
 from gears.data.screen._files import array_path, controls_of, read_manifest, read_tables

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.conditions import CONTROL_LABEL, Condition, conditions_of
-from gears.core._html import html_of
-from gears.core._messages import shorten, unknown_name
+from gears.core._messages import html_of, shorten, unknown_name
 from gears.files._paths import check_output, reading, user_path
 from gears.files.formats import content_hash, read_json, write_json
 
