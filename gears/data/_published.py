@@ -15,9 +15,8 @@ from gears.data.reading._matrix import read_screen
 from gears.data.screen._files import H5AD
 from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen._statistics import rank_genes, statistics_of
-from gears.data.splits._labels import Labels
 from gears.data.splits._make import finish
-from gears.data.splits._registry import Draw, SplitOptions
+from gears.data.splits._registry import Draw, Labels, SplitOptions
 from gears.data.splits._split import PARTS, Split
 from gears.files._paths import user_path
 from gears.files._pickles import load_plain

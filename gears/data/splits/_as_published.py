@@ -16,8 +16,7 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.core._messages import nearest, shorten, suggestion
-from gears.data.splits._labels import Labels, names_from
-from gears.data.splits._registry import Draw, SplitOptions, check_parts, register_split
+from gears.data.splits._registry import Draw, Labels, SplitOptions, check_parts, names_from, register_split
 from gears.data.splits._split import PARTS, subgroup_name
 
 VALIDATION_SHARE = 0.9

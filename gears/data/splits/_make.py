@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gears.conditions import Condition, conditions_of
 from gears.core._messages import count, shorten
 from gears.core._numbers import whole_number
-from gears.data.splits._labels import Labels
-from gears.data.splits._registry import SPLITS, Draw, SplitOptions
+from gears.data.splits._registry import SPLITS, Draw, Labels, SplitOptions
 from gears.data.splits._split import FORMAT_VERSION, PARTS, Split, Subgroups, subgroup_name
 from gears.files._cache import writable_folder
 from gears.files.formats import content_hash
