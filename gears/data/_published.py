@@ -207,9 +207,9 @@ def read_published_split(path: str | Path, labels: Sequence[str]) -> Split:
     beside = path.with_name(f"{path.stem}_subgroup.pkl")
     subgroup = None
     if beside.is_file():
-        found = load_plain(beside)
-        if isinstance(found, dict):
-            subgroup = {str(key): _lists(beside, groups) for key, groups in found.items()}
+        groups_of_file = load_plain(beside)
+        if isinstance(groups_of_file, dict):
+            subgroup = {str(key): _lists(beside, groups) for key, groups in groups_of_file.items()}
     used = {name for names in parts.values() for name in names}
     excluded = {name: "not named in the published split" for name in labels if name not in used}
     draw = Draw(parts=parts, excluded=excluded, subgroup=subgroup)

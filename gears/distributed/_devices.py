@@ -204,14 +204,14 @@ def check_cpu_processes(n_processes: int, n_cores: int) -> None:
     """Warn about more CPU processes than cores; raise ValueError from more than MOST_PER_CORE for each core on."""
     if n_processes <= n_cores:
         return
-    found = f"{n_processes} CPU processes on a machine of {count(n_cores, 'usable core')}"
+    numbers = f"{n_processes} CPU processes on a machine of {count(n_cores, 'usable core')}"
     if n_processes > MOST_PER_CORE * n_cores:
         msg = (
-            f"{found}; at most {MOST_PER_CORE * n_cores} are started ({MOST_PER_CORE} for each core): "
+            f"{numbers}; at most {MOST_PER_CORE * n_cores} are started ({MOST_PER_CORE} for each core): "
             f"request {n_cores} or fewer"
         )
         raise ValueError(msg)
-    logger.warning("%s take turns: more than %d are no faster", found, n_cores)
+    logger.warning("%s take turns: more than %d are no faster", numbers, n_cores)
 
 
 def plan_devices(

@@ -48,8 +48,8 @@ class FolderFormat:
         path = folder / MANIFEST
         if not path.is_file():
             what = f"is no {self.name} (it has no {MANIFEST})"
-            found = f"{folder} {what}" if folder.is_dir() else f"there is no folder {folder}"
-            msg = f"{found}; {self.if_missing}"
+            what_is_there = f"{folder} {what}" if folder.is_dir() else f"there is no folder {folder}"
+            msg = f"{what_is_there}; {self.if_missing}"
             raise FileNotFoundError(msg)
         manifest = read_json(path)
         if not isinstance(manifest, dict) or manifest.get("kind") != self.kind:

@@ -195,8 +195,8 @@ class GeneAnnotation:
         ValueError
             For other formats (pickles can run code and are refused) or damaged files.
         """
-        found = cls._from_file(user_path(path), symbols, taxon)
-        return found if obo is None else found.with_ancestors(obo)
+        annotation = cls._from_file(user_path(path), symbols, taxon)
+        return annotation if obo is None else annotation.with_ancestors(obo)
 
     @classmethod
     def _from_file(

@@ -74,14 +74,18 @@ def read_rows(
     `taxon`: species, by NCBI's number, where a file holds several.
     """
     path = existing_file(path, "annotation file")
-    kind = format_of(path)
-    found = (
-        _gmt(path) if kind == "GMT" else _gaf(path, taxon) if kind == "GAF" else _table(path, symbols, taxon)
+    file_format = format_of(path)
+    rows = (
+        _gmt(path)
+        if file_format == "GMT"
+        else _gaf(path, taxon)
+        if file_format == "GAF"
+        else _table(path, symbols, taxon)
     )
-    if not found.terms_of:
-        msg = f"{path} holds no annotation (as {kind}): it may be of another format, or of another species"
+    if not rows.terms_of:
+        msg = f"{path} holds no annotation (as {file_format}): it may be of another format, or of another species"
         raise ValueError(msg)
-    return found
+    return rows
 
 
 def _rows(path: Path, delimiter: str = "\t") -> Iterator[tuple[int, list[str]]]:
@@ -96,7 +100,7 @@ def _rows(path: Path, delimiter: str = "\t") -> Iterator[tuple[int, list[str]]]:
 
 
 def _gaf(path: Path, taxon: int | None) -> AnnotationRows:
-    found, taxa = AnnotationRows(), set()
+    rows, taxa = AnnotationRows(), set()
     for number, row in _rows(path):
         if not row or row[0].startswith("!"):
             continue
@@ -112,17 +116,17 @@ def _gaf(path: Path, taxon: int | None) -> AnnotationRows:
         if "NOT" in row[3].split("|") or row[6] == NO_DATA:
             continue
         gene = row[2].strip()
-        found.add(gene, row[4].strip())
-        found.names_of.setdefault(gene, set()).update(
+        rows.add(gene, row[4].strip())
+        rows.names_of.setdefault(gene, set()).update(
             name.strip() for name in [row[1], *row[10].split("|")] if name.strip() and name.strip() != gene
         )
     _one_species(path, taxa)
-    return found
+    return rows
 
 
 def _gmt(path: Path) -> AnnotationRows:
     """A line per term: its name, a description, its genes."""
-    found = AnnotationRows()
+    rows = AnnotationRows()
     for number, row in _rows(path):
         if not any(row):
             continue
@@ -131,12 +135,12 @@ def _gmt(path: Path) -> AnnotationRows:
             raise ValueError(msg)
         for gene in row[2:]:
             if gene.strip():
-                found.add(gene.strip(), row[0].strip())
-    return found
+                rows.add(gene.strip(), row[0].strip())
+    return rows
 
 
 def _table(path: Path, symbols: Mapping[str, str] | str | Path | None, taxon: int | None) -> AnnotationRows:
-    found = AnnotationRows()
+    rows = AnnotationRows()
     for number, row in _rows(path, "," if ".csv" in path.suffixes else "\t"):
         first = row[0].strip().lower().lstrip("#") if row else ""
         if number == 1 and [name.strip().lower().lstrip("#") for name in row[:3]] == list(_GENE2GO):
@@ -146,8 +150,8 @@ def _table(path: Path, symbols: Mapping[str, str] | str | Path | None, taxon: in
         if len(row) < 2:
             msg = f"{path}, line {number}: expected gene and term, found {json.dumps(row)}"
             raise ValueError(msg)
-        found.add(row[0].strip(), row[1].strip())
-    return found
+        rows.add(row[0].strip(), row[1].strip())
+    return rows
 
 
 def _gene2go(path: Path, symbols: Mapping[str, str] | str | Path | None, taxon: int | None) -> AnnotationRows:

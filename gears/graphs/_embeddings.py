@@ -246,8 +246,8 @@ def _from_h5ad(path: Path, key: str | None) -> GeneEmbedding:
         return GeneEmbedding(tuple(map(str, adata.obs_names)), values)
     tables = {"obsm": (adata.obsm, adata.obs_names), "varm": (adata.varm, adata.var_names)}
     if where not in tables or name not in tables[where][0]:
-        found = [f"{axis}/{entry}" for axis, (table, _) in tables.items() for entry in table]
-        msg = f"{path} has no {key!r}; expected X, layers/<name> or one of: {shorten(found) or 'none'}"
+        held = [f"{axis}/{entry}" for axis, (table, _) in tables.items() for entry in table]
+        msg = f"{path} has no {key!r}; expected X, layers/<name> or one of: {shorten(held) or 'none'}"
         raise ValueError(msg)
     table, genes = tables[where]
     return GeneEmbedding(tuple(map(str, genes)), np.asarray(table[name]))

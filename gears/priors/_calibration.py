@@ -203,11 +203,11 @@ def _fit_share(errors: _Errors, variance_R: np.ndarray) -> tuple[float, np.ndarr
     """:attr:`Uncertainty.share`, and the factor on all variances of conditions with (known, new) genes."""
     scale_RT = errors.left_out_scales(variance_R)
     change_RT = errors.change_RT * (scale_RT.mean() / errors.mean_R)[:, None]
-    found = [
+    fitted = [
         errors.scored(((1 - share) * scale_RT + share * change_RT) * variance_R[:, None]) for share in _SHARES
     ]
-    best = int(np.argmin([score for score, _ in found]))
-    return _SHARES[best], found[best][1]
+    best = int(np.argmin([score for score, _ in fitted]))
+    return _SHARES[best], fitted[best][1]
 
 
 def _factor(error_N: np.ndarray, variance_N: np.ndarray, noise_N: np.ndarray) -> float:

@@ -124,8 +124,8 @@ class Measured:
             return None
         bounds = np.cumsum(arrays["measured_sizes"])[:-1]
         sets = tuple(
-            NodeSet(nodes.tolist(), context=int(context), kind=int(kind))
-            for nodes, context, kind in zip(
+            NodeSet(nodes.tolist(), context=int(context), kind=int(kind_of_set))
+            for nodes, context, kind_of_set in zip(
                 np.split(arrays["measured_nodes"], bounds),
                 arrays["measured_contexts"],
                 arrays["measured_kinds"],

@@ -125,8 +125,12 @@ def further_similarities(
     """Those of :data:`SIMILARITIES` that say something about the conditions' genes, by name."""
     decide = [nodes[row] for row in sample(len(nodes)).tolist()]
     tables = {name: table_of(pert_data, inputs) for name, table_of in SIMILARITIES.items()}
-    found = {name: vector_similarity(table, nodes) for name, table in tables.items() if table is not None}
-    return {name: similarity for name, similarity in found.items() if similarity.is_informative(decide)}
+    similarities = {
+        name: vector_similarity(table, nodes) for name, table in tables.items() if table is not None
+    }
+    return {
+        name: similarity for name, similarity in similarities.items() if similarity.is_informative(decide)
+    }
 
 
 def vector_similarity(

@@ -264,7 +264,11 @@ def word_findings(labels: Iterable[str], layout: Layout, is_symbol: Callable[[st
                     (words if is_word(part) else beside).setdefault(part, []).append(label)
     n = len({label for label in labels if set(layout.tokens(label)) - set(layout.controls)})
     if n >= FEWEST_LABELS:
-        words |= {part: found for part, found in beside.items() if len(found) >= MOST_LABELS * n}
+        words |= {
+            part: labels_of_part
+            for part, labels_of_part in beside.items()
+            if len(labels_of_part) >= MOST_LABELS * n
+        }
     names = sorted(words)
     shown = shorten((f"{word!r} in {words[word][0]!r}" for word in names), 5)
     what = f"{count(len(names), 'word')} that may say how, where or when cells were perturbed: {shown}"
@@ -379,7 +383,7 @@ def joined_genes(
     A label that is a known gene is not divided, nor one that can be divided in several ways. Symbols alone are divided:
     many a word is an old name of some gene ("KO" of KRT8), so labels that aliases would divide are an error.
     """
-    found: dict[str, str] = {}
+    published: dict[str, str] = {}
     by_sign: dict[str, list[str]] = {}
     by_alias: dict[str, str] = {}
     for label in labels:
@@ -392,7 +396,7 @@ def joined_genes(
                 by_alias[label] = alike
         if signs:
             tokens = [CONTROL_LABEL if token in layout.controls else token for token in tokens]
-            found[label] = SEPARATOR.join(tokens)
+            published[label] = SEPARATOR.join(tokens)
             for sign in signs:
                 by_sign.setdefault(sign, []).append(label)
     sep, sign = layout.sep or SEPARATOR, next(iter(by_alias.values()), "")
@@ -406,7 +410,7 @@ def joined_genes(
         findings += check(
             "joined-genes", own, what, f"pass sep={sep!r} if each is the name of one gene", "warning"
         )
-    return found, findings
+    return published, findings
 
 
 def _divided(

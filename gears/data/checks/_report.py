@@ -58,9 +58,9 @@ class ScreenReport:
             lines += ["excluded", *(f"  {line}" for line in self.dropped)]
         by_severity = {"error": "problems", "warning": "take note", "note": "notes"}
         for severity, title in by_severity.items():
-            found = [finding for finding in self.findings if finding.severity == severity]
-            if found:
-                lines += [title, *(f"  - {finding}" for finding in found)]
+            of_severity = [finding for finding in self.findings if finding.severity == severity]
+            if of_severity:
+                lines += [title, *(f"  - {finding}" for finding in of_severity)]
         if not self.is_prepared:
             lines.append("ready to be prepared" if self.ok else "not ready: fix the problems above")
         return "\n".join(lines)

@@ -285,17 +285,17 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
         return token in genes or (is_gene is not None and is_gene(token) in (True, token))
 
     own = own[~lost].astype(object)
-    of_guides, found = read_guides(list(pd.unique(own)), layout, options, known, is_symbol)
-    draft = draft.found([*findings, *found], cells=np.flatnonzero(~lost))
-    if errors(found):
+    of_guides, more_findings = read_guides(list(pd.unique(own)), layout, options, known, is_symbol)
+    draft = draft.found([*findings, *more_findings], cells=np.flatnonzero(~lost))
+    if errors(more_findings):
         return draft
     texts = own.map(lambda label: of_guides.get(label, label)) if of_guides else own
     if of_guides:  # from here on labels are in the published form
         layout = replace(layout, style=GUIDES, controls=(CONTROL_LABEL,), sep=SEPARATOR)
         draft = replace(draft, layout=layout)
-    found, parsed = label_findings(texts, layout)
-    draft, findings = draft.found(found), []
-    if any(finding.kind in UNREADABLE for finding in found):
+    more_findings, parsed = label_findings(texts, layout)
+    draft, findings = draft.found(more_findings), []
+    if any(finding.kind in UNREADABLE for finding in more_findings):
         return draft
     distinct = list(pd.unique(texts))
     words = word_findings(distinct, layout, is_symbol)
@@ -339,8 +339,8 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
             is_control_like(own) and len(tokens_of([label])) > 1
         )  # a control's name was divided: an error above
     ]
-    found, strange = unknown_gene_findings(list(dict.fromkeys(labels)), known, options.unknown_labels)
-    draft = draft.found(found)
+    more_findings, strange = unknown_gene_findings(list(dict.fromkeys(labels)), known, options.unknown_labels)
+    draft = draft.found(more_findings)
     if not strange or options.unknown_labels != "drop":
         return draft
     lost = np.isin(table.labels, strange)[table.cell_label]

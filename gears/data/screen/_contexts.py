@@ -41,14 +41,14 @@ class ModelContexts:
         """
         contexts = self._named("context", context, self.contexts)
         kinds = self._named("perturbation type", kind, self.kinds)
-        found: dict[Condition, None] = {}
+        distinct: dict[Condition, None] = {}
         for condition in conditions:
             where = (condition.context,) if condition.context else contexts
             how = (condition.kind,) if condition.kind else kinds
             self._named("context", where if condition.context else None, self.contexts)
             self._named("perturbation type", how if condition.kind else None, self.kinds)
-            found |= dict.fromkeys(condition.plain.at(one, by) for one in where for by in how)
-        return tuple(found)
+            distinct |= dict.fromkeys(condition.plain.at(one, by) for one in where for by in how)
+        return tuple(distinct)
 
     @staticmethod
     def _named(what: str, given: str | Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:

@@ -228,9 +228,9 @@ def _check_files(folder: Path, files: dict[str, int]) -> None:
     wrong = []
     for name, size in files.items():
         path = folder / name
-        found = path.stat().st_size if path.is_file() else None
-        if found != size:
-            wrong.append(f"{name} ({'missing' if found is None else f'{found} bytes instead of {size}'})")
+        length = path.stat().st_size if path.is_file() else None
+        if length != size:
+            wrong.append(f"{name} ({'missing' if length is None else f'{length} bytes instead of {size}'})")
     if wrong:
         msg = f"the prepared screen {folder} is damaged: {shorten(wrong)}; prepare it again"
         raise ValueError(msg)

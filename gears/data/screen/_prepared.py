@@ -113,8 +113,8 @@ class PreparedScreen(Shown):
 
     def checked_file(self, name: str, *, whole: bool = False) -> Path:
         """A file of the folder; ValueError if the folder or the file changed since this object was opened."""
-        found = read_json(self.folder / MANIFEST).get("content_hash")
-        if found != self.manifest["content_hash"]:
+        present_hash = read_json(self.folder / MANIFEST).get("content_hash")
+        if present_hash != self.manifest["content_hash"]:
             msg = f"{self.folder} was prepared again with other content since it was opened; load it again"
             raise ValueError(msg)
         check_file(self.folder, name, self.manifest.get("checksums", {}), whole=whole)
@@ -247,15 +247,15 @@ class PreparedScreen(Shown):
             If the screen lacks it; near matches are named.
         """
         wanted = Condition.of(condition)
-        found = self._id_by_condition.get(wanted)
-        if found is None:
+        condition_id = self._id_by_condition.get(wanted)
+        if condition_id is None:
             joined = joined_otherwise("+".join(wanted.genes), set(self.perturbed_genes))
             meant = None if joined is None else joined.at(wanted.context, wanted.kind)
             near = [meant] if meant in self._id_by_condition else self.conditions
             hint = suggestion(wanted.name, near, "it has")
             msg = f"the screen has no condition {str(condition)!r}; {hint}"
             raise KeyError(msg)
-        return found
+        return condition_id
 
     # Cells
 

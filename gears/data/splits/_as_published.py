@@ -204,14 +204,14 @@ def _given_conditions(labels: Labels, arguments: SplitOptions, among: list[str],
     value = arguments.test_perts or []
     if isinstance(value, str):
         value = [value] if value in among else value.split("_")
-    found: list[str] = []
+    labels_of_test: list[str] = []
     for name in value:
         matches = [label for label in labels.resolve(name, kind) if label in set(among)]
         if not matches:
             msg = f"{name!r} is no {kind} of this screen, and only a {kind} can be named in test_perts of this split"
             raise ValueError(msg)
-        found += matches
-    return list(dict.fromkeys(found))
+        labels_of_test += matches
+    return list(dict.fromkeys(labels_of_test))
 
 
 _COMBO_USES = ("combo_single_split_test_set_fraction", "test_pert_genes")
@@ -293,9 +293,9 @@ def draw_custom(labels: Labels, arguments: SplitOptions) -> Draw:
     parts: dict[str, list[str]] = {}
     home: dict[Condition, tuple[str, str]] = {}
     for part in (part for part in PARTS if part in given):
-        chosen, found = _part(labels, part, given[part], home)
+        chosen, more_problems = _part(labels, part, given[part], home)
         parts[part] = chosen
-        problems += found
+        problems += more_problems
     if problems:
         lines = "\n".join(f"  - {problem}" for problem in problems)
         msg = f"the custom split does not fit this screen:\n{lines}"
@@ -315,15 +315,15 @@ def _part(
     twice: list[str] = []
     for name in names:
         try:
-            found = labels.resolve(str(name))
+            same_condition = labels.resolve(str(name))
         except ValueError:
             near = nearest(str(name), labels.names, 1)
             unknown.append(f"{name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
             continue
-        other, spelling = home.setdefault(labels.condition[found[0]], (part, str(name)))
+        other, spelling = home.setdefault(labels.condition[same_condition[0]], (part, str(name)))
         if other != part:
             twice.append(f"{str(name)!r} ({spelling!r} in {other!r})")
-        chosen += found
+        chosen += same_condition
     problems = []
     if unknown:
         problems.append(f"{part!r} names {len(unknown)} conditions that the screen lacks: {shorten(unknown)}")

@@ -82,10 +82,10 @@ class Labels:
     def resolve(self, name: str, kind: str = "condition") -> list[str]:
         """Every label of the condition that `name` spells in any way; ValueError with near matches if there is none."""
         condition = self.condition[name] if name in self.condition else Condition.of(name)
-        found = [label for label in self.names if self.condition[label] == condition]
-        if not found:
+        labels = [label for label in self.names if self.condition[label] == condition]
+        if not labels:
             raise ValueError(unknown_name(kind, name, self.names))
-        return found
+        return labels
 
 
 def names_from(value: str | Sequence[str] | None, valid: Collection[str], kind: str) -> list[str] | None:
@@ -156,14 +156,14 @@ class SplitOptions(Options):
 
     def check_together(self) -> None:
         """Raise where options contradict each other; names become lists, and a file's parts `split_dict`."""
-        kind = SPLITS[self.split]
+        split_kind = SPLITS[self.split]
         if self.split_dict_path is not None:
             if self.split_dict is not None:
                 msg = "give split_dict or split_dict_path, not both"
                 raise ValueError(msg)
             object.__setattr__(self, "split_dict", read_split_dict(self.split_dict_path))
             object.__setattr__(self, "split_dict_path", None)
-        if kind.name == "custom":
+        if split_kind.name == "custom":
             check_parts(self.split_dict)
         if self.fold >= self.n_folds:
             msg = f"fold must be from 0 to n_folds - 1 = {self.n_folds - 1}; found {self.fold}"
@@ -184,9 +184,9 @@ def read_split_dict(path: str | Path) -> Any:
     FileNotFoundError if there is no such file, ValueError if it holds something else.
     """
     path = existing_file(path)
-    found = load_plain(path) if is_pickle(path) else read_json(path)
+    content = load_plain(path) if is_pickle(path) else read_json(path)
     # A split saved by this package names its parts one level down.
-    return found["parts"] if isinstance(found, dict) and "parts" in found else found
+    return content["parts"] if isinstance(content, dict) and "parts" in content else content
 
 
 def check_parts(given: Any) -> Mapping[str, Any]:

@@ -140,8 +140,8 @@ class Split:
         ValueError if it is no split of this format version.
         """
         if not isinstance(plain, dict) or plain.get("format_version") != FORMAT_VERSION:
-            found = plain.get("format_version") if isinstance(plain, dict) else type(plain).__name__
-            msg = f"expected a split of format version {FORMAT_VERSION}, found {found}; prepare it again"
+            version = plain.get("format_version") if isinstance(plain, dict) else type(plain).__name__
+            msg = f"expected a split of format version {FORMAT_VERSION}, found {version}; prepare it again"
             raise ValueError(msg)
         missing = [name for name in FIELDS if name not in plain]
         if missing:
