@@ -47,6 +47,10 @@ x genes) fewer, but not fewer than the second."""
 _ROWS = 2048
 _BLOCK_VALUES = 1 << 17  # conditions x genes of a block
 
+N_FOLDS = 5
+_SEED = 7
+_LEAST_NOISE = 1e-3
+
 FORMAT = 17  # raise when a prior of the same key would come out differently
 NO_INPUTS = PriorInputs()
 
@@ -101,6 +105,7 @@ def fit_to(
     judged = sample(len(conditions), most_judged(len(screen.gene_names)))
     parts: list[tuple[np.ndarray, Criterion]] = []
     for view, rows in by_setting(screen, conditions):
+        # the judged conditions of this setting: their places among all judged ones, and among those of the setting
         inside, deciding = np.flatnonzero(np.isin(judged, rows)), np.flatnonzero(np.isin(rows, judged))
         if len(inside):
             members = [conditions[row] for row in rows.tolist()]
@@ -165,6 +170,7 @@ def go_similarity(
     blocks = []
     for start in range(0, len(names), _ROWS):
         block = jaccard(annotation.rows(names[start : start + _ROWS]), of_trained)
+        # a gene without terms is still like itself
         here = (trained_T >= start) & (trained_T < start + _ROWS)
         block[trained_T[here] - start, np.flatnonzero(here)] = 1.0
         blocks.append(sparse.csr_matrix(block))
@@ -281,11 +287,6 @@ def perturbed_conditions(pert_data: PertData, parts: Sequence[str]) -> list[Cond
     return sorted(named, key=pert_data.screen.id_of)
 
 
-N_FOLDS = 5
-_SEED = 7
-_LEAST_NOISE = 1e-3
-
-
 @dataclass(frozen=True)
 class InnerPredictions:
     """Training conditions as the head sees them."""
@@ -320,6 +321,7 @@ def even_folds(
     draw = np.random.Generator(np.random.Philox(key=[seed, len(first)]))
     fold_D, start = np.empty(len(first), dtype=np.int64), 0
     for rows in strata([sets[row] for row in first[order].tolist()]).values():
+        # goes on at the fold where singles ended, so that all folds have the same size but for one
         fold_D[order[draw.permutation(rows)]] = (start + np.arange(len(rows))) % n_folds
         start += len(rows)
     return fold_D[group_C]
@@ -348,6 +350,7 @@ def inner_predictions(
         shape = (len(sets), len(screen.gene_names))
         arrays = {name: np.zeros(shape) for name in ("change", "sum", "largest", "strongest")}
         for fold in followed(range(N_FOLDS), N_FOLDS, "fitting the prior to inner folds", "folds"):
+            # all conditions of the other folds, not the sample of them: the errors are then those of a prior as good
             known = [conditions[row] for row in np.flatnonzero(fold_of_all != fold).tolist()]
             members = np.flatnonzero(fold_C == fold)
             prior = fit_to(pert_data, known, fitted.inputs).prior

@@ -16,6 +16,13 @@ from gears.simulate._options import MASKING, PRODUCTS, SATURATING, SYNERGY_SUPPR
 
 # Genes with the same terms have the same row in the kernel, which then has no Cholesky factor.
 _JITTER = 1e-6
+ADDITIVE, SYNERGY, SUPPRESSION = "additive", "synergy", "suppression"
+# s.d. of the random part of an interaction, beside the genes' tendencies (s.d. 1 each).
+_INTERACTION_NOISE = 0.5
+# A combination in a network is additive if its effect departs from the sum by at most this share of the sum's norm.
+DEPARTURE = 0.2
+# GO scores of a gene whose products give the effect of a combination.
+_N_SCORES = 2
 
 
 @dataclass(frozen=True)
@@ -106,15 +113,6 @@ def soft_threshold(latent: np.ndarray, share: float) -> np.ndarray:
     # E[(|z| - cut)^2] over |z| > cut
     square = 1 + cut**2 - cut * stats.norm.pdf(cut) / (share / 2)
     return np.sign(latent) * np.maximum(np.abs(latent) - cut, 0) / math.sqrt(square)
-
-
-ADDITIVE, SYNERGY, SUPPRESSION = "additive", "synergy", "suppression"
-# s.d. of the random part of an interaction, beside the genes' tendencies (s.d. 1 each).
-_INTERACTION_NOISE = 0.5
-# A combination in a network is additive if its effect departs from the sum by at most this share of the sum's norm.
-DEPARTURE = 0.2
-# GO scores of a gene whose products give the effect of a combination.
-_N_SCORES = 2
 
 
 def draw_kinds(

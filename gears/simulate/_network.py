@@ -18,6 +18,9 @@ _MOST_TARGETS = 0.25
 _STEPS = 3
 # In units of effect_size: regulation below the threshold changes nothing, and none changes more than the ceiling.
 _THRESHOLD, _CEILING = 0.4, 2.0
+_MODULES_OF_A_GENE = 2
+STRENGTH_SD = 0.25
+"""S.d. of the log strength of perturbations."""
 
 
 @dataclass(frozen=True)
@@ -77,12 +80,6 @@ class Network:
 def _respond(regulation: np.ndarray) -> np.ndarray:
     passed = np.maximum(np.abs(regulation) - _THRESHOLD, 0)
     return np.sign(regulation) * _CEILING * np.tanh(passed / _CEILING)
-
-
-_MODULES_OF_A_GENE = 2
-
-STRENGTH_SD = 0.25
-"""S.d. of the log strength of perturbations."""
 
 
 @dataclass(frozen=True)

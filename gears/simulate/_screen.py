@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 BLOCK = 256
 _GRID_POINTS, _NODES, _EXACT_COUNTS = 128, 9, 128
 _CHUNK = 256
+# Draws, and as many of opposite sign, from which the truth takes how log expression varies over cells.
+_DRAWS = 1024
 
 
 def draw_block(options: SimulationOptions, share_BG: np.ndarray, block: int) -> np.ndarray:
@@ -126,8 +128,6 @@ def _count_edges(largest: float) -> np.ndarray:
 
 
 logger = logging.getLogger(__name__)
-# Draws, and as many of opposite sign, from which the truth takes how log expression varies over cells.
-_DRAWS = 1024
 
 
 class Simulation:

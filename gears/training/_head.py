@@ -61,6 +61,16 @@ GENES_PER_STEP = 1000
 """Of more genes each step draws so many: the function is the same for all, and a step costs what its genes cost."""
 _FOLD_SEED, _GENE_SEED = 3, 11
 _ROWS = 64  # conditions of a block of inputs
+FEWEST_CONDITIONS = 40
+"""With fewer training conditions no head is trained: with 18 to 25 it overfits."""
+FEWEST_OF_A_KIND = 10
+"""With fewer training conditions of a kind (one gene, several) the head has weight 0 there."""
+JUDGED = ("pearson_delta_ref", "relative_error", "discrimination_ref", "direction_changed")
+"""The metrics that must gain: on the first two beyond chance, on the others nothing may be lost."""
+LEVEL = 0.05
+N_DRAWS = 1000
+SHARES = (1.0, 0.75, 0.5, 0.25)
+"""Parts of the candidate weight that are tried: what the whole of it blurs, a part of it may not."""
 
 
 @dataclass(frozen=True)
@@ -281,18 +291,6 @@ def _unseen(head: SharedHead, trained: Head, inner: InnerPredictions, fold_C: np
             rows = rows[fold_C[rows] == fold]
             unseen_CG[rows] = member.of_inputs(inner.inputs_of(rows))
     return unseen_CG
-
-
-FEWEST_CONDITIONS = 40
-"""With fewer training conditions no head is trained: with 18 to 25 it overfits."""
-FEWEST_OF_A_KIND = 10
-"""With fewer training conditions of a kind (one gene, several) the head has weight 0 there."""
-JUDGED = ("pearson_delta_ref", "relative_error", "discrimination_ref", "direction_changed")
-"""The metrics that must gain: on the first two beyond chance, on the others nothing may be lost."""
-LEVEL = 0.05
-N_DRAWS = 1000
-SHARES = (1.0, 0.75, 0.5, 0.25)
-"""Parts of the candidate weight that are tried: what the whole of it blurs, a part of it may not."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from gears.pertdata import PertData
 
 
+MOST_BYTES = 1 << 28
+"""Moments that are kept on a GPU: 34 MB for Norman et al. 2019 in float32."""
+
+
 @dataclass(frozen=True)
 class ConditionTables:
     """Tables indexed by condition id (C conditions, G genes)."""
@@ -93,6 +97,7 @@ class ConditionTables:
         """
         start, length = self.first[ids_A], self.first[ids_A + 1] - self.first[ids_A]
         row = np.repeat(np.arange(len(ids_A)), length)
+        # place of each node within its condition: running number minus the number at which the condition begins
         within = np.arange(len(row)) - (length.cumsum() - length)[row]
         arguments = {"pert_row": row, "pert_node": self.nodes[start[row] + within]}
         named = {"context": self.context_C, "kind": self.kind_C}
@@ -121,6 +126,7 @@ def evidence_weights(
     `n_T`, `n_C`: cells of the training conditions and of those that get weights.
     """
     total, sampling = float((delta_TG**2).mean()), float((variance_G * (1 / n_T)[:, None]).mean())
+    # noise can exceed what was observed: a hundredth of it counts as signal, or every weight would be 0
     signal = max(total - sampling, 0.01 * total, np.finfo(np.float64).tiny)
 
     def reliability(n: np.ndarray) -> np.ndarray:
@@ -173,10 +179,6 @@ def _evidence_weights(pert_data: PertData) -> np.ndarray:
         variance_G = variance_within(statistics, train)
         weight_CG[perturbed] = evidence_weights(delta_TG, variance_G, n_C[train], n_C[perturbed])
     return weight_CG
-
-
-MOST_BYTES = 1 << 28
-"""Moments that are kept on a GPU: 34 MB for Norman et al. 2019 in float32."""
 
 
 class Task(Protocol):
@@ -319,6 +321,7 @@ class CellsTask(Objective):
         """Count the cells of each condition over micro-batches and workers."""
         global_batches = [self.over_workers(batch, batch.condition, reducer) for batch in batches]
         total_C = sum(batch.cells_WC.sum(axis=0) for batch in global_batches)
+        # every condition that is present counts once, however many cells it has here or elsewhere
         share_C = reducer.world_size / (np.maximum(total_C, 1.0) * (total_C > 0).sum())
         return Window(share_C, global_batches, reducer)
 
@@ -381,6 +384,7 @@ class PairTables:
         release(statistics.above, statistics.below)
         if not is_smooth:
             return means[0], squares[0]
+        # cell and control cell of a pair are independent: E(a - b) = E a - E b, E(a - b)^2 = E a^2 + E b^2 - 2 E a E b
         pairs = ~statistics.is_control[ids_U][:, None]  # a control cell is paired with itself
         return (means[0] - means[1]) * pairs, (squares[0] + squares[1] - 2 * means[0] * means[1]) * pairs
 

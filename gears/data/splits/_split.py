@@ -29,6 +29,8 @@ FIELDS = ("name", "seed", "arguments", "parts", "subgroup", "excluded")
 EXACT_BEFORE = ("gene_held_out", "cross_validation", "context_held_out", "unit_held_out")
 """Exact split types of files that do not say so themselves."""
 Subgroups = dict[str, dict[str, list[str]]]
+STREAM = 7
+"""Part of the seed of the draw of control cells, so that it shares nothing with the split's own."""
 
 
 @dataclass(frozen=True)
@@ -238,10 +240,6 @@ def perturbed_in(split: Split | None, part: str) -> list[Condition]:
     if split is None or part not in split.parts:
         return []
     return [condition for condition in split.conditions(part) if not condition.is_control]
-
-
-STREAM = 7
-"""Part of the seed of the draw of control cells, so that it shares nothing with the split's own."""
 
 
 def control_parts(screen: PreparedScreen, split: Split) -> dict[str, np.ndarray]:
