@@ -22,17 +22,9 @@ if TYPE_CHECKING:
     from gears.simulate._screen import simulated_screen
 
 __all__ = [
-    "GEARS",
-    "Condition",
-    "Ensemble",
-    "PertData",
-    "PerturbationModel",
-    "__version__",
-    "pl",
-    "simulated_screen",
-    "train_many",
-    "train_multi_gpu",
-]
+    "Condition", "Ensemble", "GEARS", "PertData", "PerturbationModel", "__version__", "pl", "simulated_screen",
+    "train_many", "train_multi_gpu",
+]  # fmt: skip
 
 _HOMES = {
     "Condition": "gears.conditions",

@@ -31,8 +31,7 @@ from gears.graphs._embeddings import GeneEmbedding
 from gears.plotting._style import image_bytes
 from gears.prediction._stream import predict
 from gears.prediction.predictions import Predictions
-from gears.report._figures import Profiles, report_figures
-from gears.report._page import build_page
+from gears.report._page import Profiles, build_page, report_figures
 
 if TYPE_CHECKING:
     from gears.model._folder import ModelParts

@@ -39,13 +39,8 @@ from gears.simulate._screen import Simulation, simulate_to_h5ad, simulated_scree
 from gears.simulate._truth import SimulatedTruth
 
 __all__ = [
-    "SimulatedTruth",
-    "Simulation",
-    "SimulationOptions",
-    "Truth",
-    "simulate_to_h5ad",
-    "simulated_screen",
-]
+    "SimulatedTruth", "Simulation", "SimulationOptions", "Truth", "simulate_to_h5ad", "simulated_screen",
+]  # fmt: skip
 
 Truth = SimulatedTruth
 """The former name."""
