@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(PIP) install --quiet --constraint constraints.txt --editable ".[test]"
 	@touch $(STAMP)
 
-demo: $(STAMP)  ## train on a simulated screen with two workers, predict, write table and figure
+demo: $(STAMP)  ## train on a simulated screen with two workers, predict, write an HTML report
 	$(BIN)/python examples/demo.py
 
 test: lint  ## everything that must pass: lint, types, tests

@@ -92,6 +92,8 @@ JOBS = {
                   {"cells": 9000, "genes": 300, "workers": (2,)}),
     "scaling": Job("scaling.scaling", "epoch time and communication of 1 to N workers", "10 min; idle cores",
                    {"device": "cpu", "workers": (2,), "epochs": 3, "objectives": ("moments",)}),
+    "side_by_side": Job("scaling.side_by_side", "folds and an ensemble, one and two at a time", "10 min; idle cores",
+                        {"repeats": 1, "genes": 50, "folds": 2, "seeds": (1, 2), "epochs": 1}),
     "prediction": Job("prediction.prediction", "seconds per 1,000 predicted conditions", "2 min",
                       {"genes": 100, "conditions": 32, "chunks": (16,), "rounds": 1}),
     "gpu_check": Job("gpu_check.main", "everything that needs a GPU, checked and timed (gpu_check.py)", "7 min; a GPU",

@@ -4,6 +4,7 @@
     python benchmarks/run.py scaling --device cpu --workers 1 2
     python benchmarks/run.py scaling --batches 32 128 512    table of workers x batch
     python benchmarks/run.py scaling --device cpu --size norman --objectives moments
+    python benchmarks/run.py side_by_side                    folds and an ensemble, one and two at a time
     python benchmarks/run.py memory                          of 1, 2 and 4 workers on one screen
 
 The global batch stays the same (strong scaling), so every number of workers trains the same model.
@@ -20,10 +21,11 @@ import itertools
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from measuring import Result, pss_mb, table
+from measuring import Result, cpu_seconds, pss_mb, table
 
 SIZES = {
     "small": {"n_genes": 500, "n_singles": 30, "n_pairs": 20, "cells_per_condition": 40, "n_control": 400},
@@ -206,3 +208,70 @@ def memory(cells: int = 60_000, genes: int = 5000, workers: tuple[int, ...] = (1
     yield Result("Memory of several workers", lines, {"stored_mb": stored, "workers": rows})
     if worst > LIMIT and stored > 100:  # a small screen drowns in what every worker needs for itself
         raise SystemExit("several workers need more memory than allowed")
+
+
+def side_by_side(
+    repeats: int = 3,
+    genes: int = 300,
+    folds: int = 5,
+    seeds: tuple[int, ...] = (1, 2, 3, 4),
+    epochs: int = 10,
+) -> Iterator[Result]:
+    """Folds and an ensemble one after the other and on two CPU workers, in alternation; their numbers are equal."""
+    from gears import GEARS, Ensemble, PertData, simulated_screen
+
+    adata, _ = simulated_screen(n_genes=genes, n_singles=40, n_pairs=30, cells_per_condition=40, seed=0)
+    split, args = {"split": "simulation", "seed": 1}, {"prior": None, "epochs": epochs, "verbose": False}
+    found: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
+    with tempfile.TemporaryDirectory(prefix="gears-folds-") as name:
+        data = PertData(name, default_pert_graph=False)
+        data.new_data_process("screen", adata)
+        data.prepare_split(**split)
+        model = GEARS(data, device="cpu")
+        model.model_initialize()
+        config = {
+            "pert_data_path": name, "dataset_name": "screen", "split_config": split, "args": args,
+            "data_config": {"default_pert_graph": False},
+        }  # fmt: skip
+
+        def cross_validated(n: int, **options) -> float:
+            at_once = None if n == 1 else n
+            return (
+                model.cross_validate(folds, n_at_once=at_once, verbose=False, **options).table["value"].sum()
+            )
+
+        def ensemble(n: int) -> float:
+            trained = Ensemble.train(config, seeds, f"{name}/{n}", n_at_once=n, device="cpu")
+            return float(trained.predict(trained.pert_list[:9]).spread_UG.sum())
+
+        ways = {
+            f"{folds} folds, `train()`": cross_validated,
+            f"{folds} folds, `prior=None, epochs={epochs}`": lambda n: cross_validated(
+                n, prior=None, epochs=epochs
+            ),
+            f"ensemble of {len(seeds)}, `prior=None, epochs={epochs}`": ensemble,
+        }
+        for _ in range(repeats):
+            for way, call in ways.items():
+                for n in (1, 2):
+                    wall, cpu = time.perf_counter(), cpu_seconds()
+                    value = call(n)
+                    times = (time.perf_counter() - wall, cpu_seconds() - cpu, value)
+                    found.setdefault((way, n), []).append(times)
+            yield _side_by_side(found)
+
+
+def _side_by_side(found) -> Result:
+    rows = []
+    for way in dict.fromkeys(way for way, _ in found):
+        row = {"what": way}
+        for n in (1, 2):
+            wall, cpu, _ = zip(*found[way, n], strict=True)
+            row |= {
+                f"wall s, {n} at once": statistics.median(wall),
+                f"CPU s, {n} at once": statistics.median(cpu),
+            }
+        row["equal"] = len({value for n in (1, 2) for *_, value in found[way, n]}) == 1
+        rows.append(row)
+    lines = [f"In alternation; medians of so many runs: {len(next(iter(found.values())))}.", "", *table(rows)]
+    return Result("Independent trainings side by side", lines, {"rows": rows})

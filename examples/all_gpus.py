@@ -1,4 +1,4 @@
-"""Train on every GPU of this machine; without one, on one CPU process (a line of warning says so).
+"""Train the GEARS network on every GPU of this machine; without one, on one CPU process (a line of warning says so).
 
 python examples/all_gpus.py
 CUDA_VISIBLE_DEVICES=0,1 python examples/all_gpus.py      these two are then "every GPU"
@@ -13,7 +13,6 @@ from pathlib import Path
 def main() -> None:
     parser = argparse.ArgumentParser(description="Train on every GPU.")
     parser.add_argument("--epochs", type=int, default=3)
-    parser.add_argument("--batch-size", type=int, default=32, help="conditions or cells per worker and step")
     parser.add_argument("--folder", type=Path, default=Path("all_gpus_output"))
     options = parser.parse_args()
     from gears import train_multi_gpu
@@ -27,7 +26,7 @@ def main() -> None:
         folder,
         "screen",
         {"split": "simulation", "seed": 1},
-        {"save_path": folder / "model", "epochs": options.epochs, "batch_size": options.batch_size},
+        {"save_path": folder / "model", "epochs": options.epochs, "prior": None},  # the network alone
         data_config={"default_pert_graph": False},
     )
     print(f"{result.world_size} worker(s) on {', '.join(result.devices)}; best epoch {result.best_epoch}")

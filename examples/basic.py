@@ -17,12 +17,10 @@ def main(folder: Path) -> None:
     pert_data = PertData(folder, default_pert_graph=False)  # True: every annotated gene can be perturbed
     pert_data.new_data_process("simulated", adata)
     pert_data.prepare_split(split="simulation", seed=1)
-    pert_data.get_dataloader(batch_size=32, test_batch_size=128)
 
     model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=32)
-    result = model.train(epochs=3)
-    print(f"best epoch: {result.best_epoch}")
+    model.model_initialize()
+    model.train()  # ends with a table beside simple baselines
     model.save_model(folder / "model")
 
     first, second = pert_data.screen.perturbed_genes[:2]

@@ -1,4 +1,4 @@
-"""Train on chosen GPUs, so that busy ones stay free, or on all of them.
+"""Train the GEARS network on chosen GPUs, so that busy ones stay free, or on all of them.
 
 python examples/chosen_gpus.py --gpu-ids 2 3 5 7      rank 0 on GPU 2, and so on
 python examples/chosen_gpus.py --gpu-ids free:2       the two least busy ones (needs nvidia-ml-py)
@@ -33,7 +33,7 @@ def main() -> None:
         folder,
         "screen",
         {"split": "simulation", "seed": 1},
-        {"save_path": folder / "model", "epochs": options.epochs, "batch_size": 16},  # cells per worker
+        {"save_path": folder / "model", "epochs": options.epochs, "prior": None},  # the network alone
         gpu_ids=gpu_ids,
         n_gpus=options.cpu_workers,
         device="cpu" if options.cpu_workers else None,

@@ -19,8 +19,7 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, default=Path("ensemble_output"))
     options = parser.parse_args()
-    from gears import Ensemble, train_many
-    from gears.jobs.ensemble import ensemble_configs
+    from gears import Ensemble
     from gears.simulate import simulate_to_h5ad
 
     folder = options.folder
@@ -31,14 +30,13 @@ def main() -> None:
         "pert_data_path": folder,
         "dataset_name": "screen",
         "split_config": {"split": "simulation", "seed": 1},
-        "args": {"epochs": 3, "batch_size": 32, "model_config": {"hidden_size": 16}, "verbose": False},
+        "args": {"epochs": 3, "prior": None, "model_config": {"hidden_size": 16}, "verbose": False},
         "data_config": {"default_pert_graph": False},
     }
-    configs = ensemble_configs(config, options.seeds, folder / "models")
-    outcomes = train_many(configs, gpu_ids=options.gpu_ids, device="cpu" if options.cpu else None)
-    for outcome in outcomes:
-        print(f"{outcome.save_path} on {outcome.device}: {'trained' if outcome.ok else outcome.error}")
-    ensemble = Ensemble.load(outcomes, device="cpu")
+    device = "cpu" if options.cpu else None
+    ensemble = Ensemble.train(
+        config, options.seeds, folder / "models", gpu_ids=options.gpu_ids, device=device
+    )
     gene = ensemble.pert_list[0]
     predictions = ensemble.predict([gene])
     spread = predictions.to_frame("spread").iloc[0]

@@ -1,4 +1,4 @@
-"""One worker with batches of 24 cells and two workers with 12 each train the same model.
+"""One worker with batches of 24 conditions and two workers with 12 each train the same network.
 
 python examples/single_vs_multi.py
 python examples/single_vs_multi.py --gpus          GPU 0 against GPUs 0 and 1
@@ -35,6 +35,7 @@ def main() -> None:
             {
                 "save_path": place,
                 "epochs": options.epochs,
+                "prior": None,  # the network alone, so that predictions are its own
                 "batch_size": GLOBAL_BATCH // workers,
                 "dtype": "float64",  # float32 differs by the rounding of sums in another order
                 "model_config": {"hidden_size": 16},

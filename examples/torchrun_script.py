@@ -30,11 +30,10 @@ def main(folder: Path) -> None:
     pert_data = PertData(folder, default_pert_graph=False)
     pert_data.load(data_path=folder / "screen.h5ad")  # a lock lets one process prepare it
     pert_data.prepare_split(split="simulation", seed=1)
-    pert_data.get_dataloader(batch_size=16)  # cells per worker; each process gets its share
 
     model = GEARS(pert_data)
     model.model_initialize(hidden_size=16)
-    result = model.train(epochs=3, distributed=launched)
+    result = model.train(epochs=3, prior=None, distributed=launched)
     model.save_model(folder / "model")  # written by rank 0
     if model.rank == 0:
         print(f"{model.world_size} worker(s), best epoch {result.best_epoch}")

@@ -18,7 +18,6 @@ def main(folder: Path) -> None:
     pert_data = PertData(folder, default_pert_graph=False)
     pert_data.new_data_process("simulated", adata)
     pert_data.prepare_split(split="simulation", seed=1)
-    pert_data.get_dataloader(batch_size=32)
 
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=16, uncertainty=True, uncertainty_reg=1.0)

@@ -12,7 +12,7 @@ from gears.core._installation import __version__, check_for_cell_gears
 from gears.core._lazy import lazy_names
 
 if TYPE_CHECKING:
-    from gears import pl
+    from gears import design, pl, plotting
     from gears.conditions import Condition
     from gears.gears import GEARS
     from gears.jobs._job import train_multi_gpu
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from gears.simulate._screen import simulated_screen
 
 __all__ = [
-    "Condition", "Ensemble", "GEARS", "PertData", "PerturbationModel", "__version__", "pl", "simulated_screen",
-    "train_many", "train_multi_gpu",
+    "GEARS", "Condition", "Ensemble", "PertData", "PerturbationModel", "__version__", "design", "pl", "plotting",
+    "simulated_screen", "train_many", "train_multi_gpu",
 ]  # fmt: skip
 
 _HOMES = {
@@ -32,7 +32,9 @@ _HOMES = {
     "GEARS": "gears.gears",
     "PertData": "gears.pertdata",
     "PerturbationModel": "gears.perturbation_model",
+    "design": "gears.design",
     "pl": "gears.pl",
+    "plotting": "gears.plotting",
     "simulated_screen": "gears.simulate",
     "train_many": "gears.jobs.ensemble",
     "train_multi_gpu": "gears.train_distributed",

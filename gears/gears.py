@@ -6,16 +6,17 @@ import copy
 import dataclasses
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import pandas as pd
 import torch
 
 from gears.cell_gears._folders import is_published, read_published_of
-from gears.cell_gears._moved import ELSEWHERE, GONE
+from gears.cell_gears._moved import ELSEWHERE, GONE, OfGraph, OfScreen, Stated
 from gears.conditions import Condition
 from gears.core._lazy import Gone, lazy_names
 from gears.core._messages import Shown
@@ -43,6 +44,7 @@ from gears.prediction import _stream as stream
 from gears.prediction.predictions import Predictions, requested_conditions
 from gears.report.of_model import EvaluateCall, evaluate_model
 from gears.training._fitting import Fit, Seconds
+from gears.training._folds import cross_validated
 from gears.training._loggers import check_loggers, tracked
 from gears.training._results import TrainResult
 from gears.training._run_folder import reserved
@@ -52,6 +54,8 @@ from gears.training.options import TrainCall, TrainOptions
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from gears.data.splits._split import Split
+    from gears.evaluation.compare import Comparison
     from gears.pertdata import PertData
 
 logger = logging.getLogger(__name__)
@@ -59,32 +63,6 @@ __getattr__, __dir__ = lazy_names(__name__, ELSEWHERE[__name__], GONE[__name__])
 
 
 _NOT_STORED = "predictions are not stored; keep the result of predict"
-
-
-class _OfScreen:
-    """The PertData's attribute of the same name."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-        self.__doc__ = f"``pert_data.{name}``."
-
-    def __get__(self, model: GEARS | None, owner: type) -> Any:
-        return self if model is None else getattr(model._need_data(self.name), self.name)
-
-
-class _OfGraph:
-    """Edges of a graph of the model, (2, E) int64, or their weights, (E,) float32."""
-
-    def __init__(self, graph: str, array: str) -> None:
-        self.graph, self.array = graph, array
-        self.__doc__ = f"``{array}`` of the model's {graph} graph, a tensor on its device."
-
-    def __get__(self, model: GEARS | None, owner: type) -> Any:
-        if model is None:
-            return self
-
-        array = getattr(getattr(model._need_model(), self.graph), self.array)
-        return torch.tensor(array, dtype=None if array.ndim == 2 else torch.float32, device=model.device)
 
 
 class GEARS(Shown):
@@ -105,6 +83,8 @@ class GEARS(Shown):
         The network as last trained, and with the weights of the best epoch (used by `predict`).
     pert_list, gene_list
         Genes that can be perturbed (nodes of the perturbation graph), genes that are predicted.
+    result
+        :class:`gears.training.TrainResult` of the last :meth:`train`; None before, and after loading.
 
     Examples
     --------
@@ -116,21 +96,21 @@ class GEARS(Shown):
     """
 
     # attributes of cell-gears
-    adata = _OfScreen()
-    ctrl_adata = _OfScreen()
-    dataloader = _OfScreen()
-    node_map = _OfScreen()
-    node_map_pert = _OfScreen()
-    data_path = _OfScreen()
-    dataset_name = _OfScreen()
-    split = _OfScreen()
-    seed = _OfScreen()
-    train_gene_set_size = _OfScreen()
-    set2conditions = _OfScreen()
-    subgroup = _OfScreen()
-    default_pert_graph = _OfScreen()
-    G_go, G_go_weight = _OfGraph("go", "edge_index"), _OfGraph("go", "weight")
-    G_coexpress, G_coexpress_weight = _OfGraph("coexpress", "edge_index"), _OfGraph("coexpress", "weight")
+    adata = OfScreen()
+    ctrl_adata = OfScreen()
+    dataloader = OfScreen()
+    node_map = OfScreen()
+    node_map_pert = OfScreen()
+    data_path = OfScreen()
+    dataset_name = OfScreen()
+    split = OfScreen()
+    seed = OfScreen()
+    train_gene_set_size = OfScreen()
+    set2conditions = OfScreen()
+    subgroup = OfScreen()
+    default_pert_graph = OfScreen()
+    G_go, G_go_weight = OfGraph("go", "edge_index"), OfGraph("go", "weight")
+    G_coexpress, G_coexpress_weight = OfGraph("coexpress", "edge_index"), OfGraph("coexpress", "weight")
 
     saved_pred = Gone(_NOT_STORED)
     saved_logvar_sum = Gone(_NOT_STORED)
@@ -144,6 +124,12 @@ class GEARS(Shown):
         proj_name: str = "GEARS",
         exp_name: str = "GEARS",
     ) -> None:
+        if pert_data is not None and not hasattr(pert_data, "prepare_split"):
+            msg = (
+                f"GEARS takes a PertData, found {type(pert_data).__name__}; PerturbationModel(adata) takes an AnnData, "
+                "and PertData.from_adata(adata) makes a PertData of one"
+            )
+            raise TypeError(msg)
         if pert_data is not None and pert_data.split is None:
             msg = "the PertData has no split yet; call pert_data.prepare_split(split='simulation', seed=1) first"
             raise ValueError(msg)
@@ -153,7 +139,8 @@ class GEARS(Shown):
         self.joined_as: tuple[int, int] | None = None
         self._network: Any = None
         self._best_network: GEARSNetwork | None = None
-        self._network_seed = 0
+        self._network_seed, self._options = 0, ModelOptions()
+        self.result: TrainResult | None = None
         self.weight_bias_track, self.proj_name, self.exp_name = weight_bias_track, proj_name, exp_name
         if weight_bias_track:
             check_loggers(["wandb"])
@@ -183,6 +170,11 @@ class GEARS(Shown):
         self._best_network = network
 
     @property
+    def is_trained(self) -> bool:
+        """Whether the model was trained or loaded."""
+        return self.parts is not None and bool(self.parts.fitted_parts)
+
+    @property
     def config(self) -> dict[str, Any]:
         """Options of the network."""
         return self._need_model().config.to_dict()
@@ -199,44 +191,19 @@ class GEARS(Shown):
         parts = self.parts
         return list(parts.gene_names if parts is not None else self._need_data("gene_list").screen.gene_names)
 
-    @property
-    def is_distributed(self) -> bool:
-        """Whether this process trains together with others.
+    is_distributed = Stated(lambda model: is_running(), "Whether this process trains together with others.")
+    rank = Stated(
+        lambda model: model._joined(0, current_world().rank),
+        "Rank of this process among the workers, also after a training with torchrun's workers.",
+    )
+    world_size = Stated(
+        lambda model: model._joined(1, current_world().world_size),
+        "Number of workers, also after a training with torchrun's workers.",
+    )
 
-        This, `rank` and `world_size` may be set, as guides do, to what they are; they cannot be changed.
-        """
-        return is_running()
-
-    @is_distributed.setter
-    def is_distributed(self, value: bool) -> None:
-        self._check_set("is_distributed", value)
-
-    @property
-    def rank(self) -> int:
-        """Rank of this process among the workers, also after a training with torchrun's workers."""
-        return self.joined_as[0] if self.joined_as and not is_running() else current_world().rank
-
-    @rank.setter
-    def rank(self, value: int) -> None:
-        self._check_set("rank", value)
-
-    @property
-    def world_size(self) -> int:
-        """Number of workers, also after a training with torchrun's workers."""
-        return self.joined_as[1] if self.joined_as and not is_running() else current_world().world_size
-
-    @world_size.setter
-    def world_size(self, value: int) -> None:
-        self._check_set("world_size", value)
-
-    def _check_set(self, name: str, value: Any) -> None:
-        found = getattr(self, name)
-        if value != found:
-            msg = (
-                f"{name} cannot be set to {value!r}: it is {found!r}, as the running process group says (there is none "
-                "before setup_ddp(rank, world_size))"
-            )
-            raise AttributeError(msg)
+    def _joined(self, place: int, now: int) -> int:
+        """Rank (0) or number of workers (1): of the running group, else of torchrun's after a training."""
+        return self.joined_as[place] if self.joined_as and not is_running() else now
 
     @takes(ModelOptions, last="no_perturb")
     def model_initialize(self, options: ModelOptions) -> None:
@@ -258,6 +225,7 @@ class GEARS(Shown):
         """
         pert_data = self._need_data("model_initialize")
         self.parts = build_parts(pert_data, options.only(ModelConfig), options.only(CustomGraphs))
+        self._options = options
         self._network_seed = (pert_data.seed or 0) if options.seed is None else options.seed
         self.model = self.best_model = None
 
@@ -301,7 +269,8 @@ class GEARS(Shown):
             if options.evaluate_test and self.rank == 0 and not fit.run.stopped:
                 with seconds.of("evaluation"):
                     table = self.report_test(verbose=train_options.verbose)
-        return TrainResult.of(fit, table)
+        self.result = TrainResult.of(fit, table)
+        return self.result
 
     def _move_to(self, worker: World) -> None:
         """Take rank and device of a launcher's worker."""
@@ -327,7 +296,7 @@ class GEARS(Shown):
 
         Parameters
         ----------
-        split, metrics, baselines, ..., report, shown
+        part, metrics, baselines, ..., report, shown
             See :class:`gears.report.of_model.EvaluateCall`.
 
         Returns
@@ -353,6 +322,49 @@ class GEARS(Shown):
         if table is not None and verbose:
             logger.info("%s", short_table(table))
         return table
+
+    def cross_validate(
+        self, folds: int = 5, gpu_ids: GpuIds = None, *, n_at_once: int | None = None, **options: Any
+    ) -> Comparison:
+        """Score the model over all conditions of the screen, each predicted by a model that did not see it.
+
+        For each fold a new model with the options of this one is trained on the other conditions, a tenth of which
+        validates, and baselines are fitted to the same. This model and its PertData stay unchanged. A fold holds out
+        what the split does: genes, with every condition that perturbs them (``simulation``, ``simulation_single``,
+        ``combo_seen0``, ``combo_seen1``, ``single``, ``gene_held_out``), contexts (``context_held_out``), or conditions
+        whose genes others may perturb (other splits).
+
+        Parameters
+        ----------
+        folds
+            Number of folds; as many as conditions (genes) leave one out each.
+        gpu_ids
+            Folds side by side, one at a time per GPU: indices into the visible GPUs, or ``"free:2"``. By default one
+            after the other on the model's device.
+        n_at_once
+            Number of folds at the same time: of CPU processes where the model is on the CPU.
+        **options
+            Options of :meth:`train` (epochs, prior, ...; nothing is saved) and of
+            :class:`gears.evaluation.CompareOptions` (metrics, baselines, n_split_half, ...).
+
+        Returns
+        -------
+        Comparison
+            Printed, it is the closing table over all conditions, with 95 % intervals; ``.table`` has the scores of each
+            condition, ``.summary()`` the means of all methods. A fold computes in one thread of the CPU, so that
+            numbers do not depend on how many run at once (on GPUs: up to the order of additions there).
+
+        Raises
+        ------
+        ValueError, WorkerError
+            Unknown options, or fewer conditions (genes) than folds; a fold that failed in another process.
+        """
+        pert_data, parts = self._need_data("cross_validate"), self._need_model()
+        network = self._options
+        if network.only(ModelConfig) != parts.config:  # of a model that was loaded
+            network = ModelOptions(**parts.config.to_dict())
+        make = partial(on_split, pert_data.without_cells(), {**network.given(), "seed": self._network_seed})
+        return cross_validated(make, pert_data, parts, self.device, folds, gpu_ids, n_at_once, options)
 
     def predict(
         self,
@@ -538,8 +550,11 @@ class GEARS(Shown):
         return self.best_model if parts.uses_network else self._best_network, parts
 
     def _condition(self, query: str | Sequence[str] | Condition) -> Condition:
-        """A requested condition, by the names of this model."""
-        return requested_conditions([query], self._need_model())[0]
+        """A requested condition, by the names of this model; with the context and type where it has one of each."""
+        parts = self._need_model()
+        requested = requested_conditions([query], parts)
+        placed = requested if parts.contexts is None else parts.contexts.placed(requested, None, None)
+        return placed[0] if len(placed) == 1 else requested[0]
 
     def _need_model(self) -> ModelParts:
         if self.parts is None:
@@ -622,3 +637,40 @@ class GEARS(Shown):
             field.name: f"{field.metadata['help']} Default {field.default}."
             for field in dataclasses.fields(ModelConfig)
         }
+
+
+class HasGears(Protocol):
+    """What holds a GEARS model, such as :class:`gears.PerturbationModel`."""
+
+    @property
+    def gears(self) -> GEARS:
+        """The model."""
+
+
+AnyModel = GEARS | HasGears
+
+
+def gears_of(model: AnyModel, *, trained: bool = True) -> GEARS:
+    """The GEARS model of a :class:`gears.PerturbationModel`; a GEARS model unchanged.
+
+    TypeError for anything else, ValueError for a model that is not trained, unless it need not be.
+    """
+    found = getattr(model, "gears", model)
+    if not isinstance(found, GEARS):
+        msg = f"expected a GEARS or a PerturbationModel; found {type(model).__name__}"
+        raise TypeError(msg)
+    if trained and (found.parts is None or not found.parts.fitted_parts):
+        msg = "this model is not trained yet; call its train() first"
+        raise ValueError(msg)
+    return found
+
+
+def on_split(
+    pert_data: PertData, network: Mapping[str, Any], split: Split, device: str | torch.device | None
+) -> GEARS:
+    """A new model of the screen on another split; the PertData keeps its own."""
+    pert_data = copy.copy(pert_data)
+    pert_data.use_split(split)
+    model = GEARS(pert_data, device=device)
+    model.model_initialize(**network)
+    return model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY
@@ -317,6 +318,9 @@ class PertData(Shown):
         FileNotFoundError, ValueError
             If there is no such screen, or it cannot be used.
         """
+        if not isinstance(self, PertData):  # called on the class
+            msg = f"load is called on an object: PertData('data').load(data_path={str(self)!r})"
+            raise TypeError(msg)
         screen = obtain_screen(self.data_path, options, lambda: self.annotation.resolve)
         self._take(screen, options.drop_unmapped)
 
@@ -397,6 +401,12 @@ class PertData(Shown):
         self.seed = split.seed
         logger.info("split %s, seed %s: %s", split.name, split.seed, split.sizes())
         return summary
+
+    def without_cells(self) -> PertData:
+        """The same without what it has read into memory: light to send to another process, which opens the folder."""
+        light = copy.copy(self)
+        light._adata = light._ctrl_adata = light.dataloader = None
+        return light
 
     def get_dataloader(
         self, batch_size: int, test_batch_size: int | None = None, *, num_workers: int = 0

@@ -12,6 +12,8 @@ from hypothesis import settings
 settings.register_profile("gears", deadline=None, max_examples=25)
 settings.load_profile("gears")
 
+os.environ.setdefault("WANDB_MODE", "offline")  # options that name it are refused without a key
+
 TOY_GENES = [f"GX{i:02d}" for i in range(30)]
 TOY_SINGLES = [f"GX{i:02d}+ctrl" for i in range(8)]
 TOY_PAIRS = ["GX00+GX01", "GX02+GX03", "GX04+GX05", "GX00+GX02", "GX01+GX03"]

@@ -41,6 +41,53 @@ def test_three_lines_and_nothing_stays_on_disk(adata, tmp_path, monkeypatch):
     assert not list(tmp_path.glob("gears-*"))
 
 
+@pytest.fixture(scope="module")
+def trained(adata):
+    renamed = adata.copy()
+    renamed.obs["target"] = renamed.obs.pop("condition").astype(str).str.replace("ctrl", "NT")
+    model = PerturbationModel(renamed, condition_key="target", control="NT", device="cpu", **FEW_NODES)
+    with pytest.raises(ValueError, match=r"not trained; call model.train\(\)"):
+        model.predict(["AHR"])
+    assert not model.is_trained
+    model.train(verbose=False, evaluate_test=False)
+    return renamed, model
+
+
+def test_the_model_answers_what_comes_next(trained, tmp_path):
+    adata, model = trained
+    assert model.is_trained
+    measured = next(label[:-3] for label in adata.obs["target"].unique() if label.endswith("+NT"))
+    top = model.top(measured, 5)
+    assert len(top) == 5
+    largest = np.abs(model.predict([measured]).layers["delta"][0]).max()
+    assert abs(top["delta"].iloc[0]) == pytest.approx(largest, rel=1e-5)
+    scores = model.evaluate()
+    assert scores["metric"].is_unique
+    assert 0 < len(scores) <= 12
+    assert len(model.evaluate(per_condition=True)) > 12
+    assert len(model.suggest(3)) == 3
+    assert model.hits()["condition"].is_unique
+    assert model.report(tmp_path / "report").read_text().lstrip().startswith("<!doctype html>")
+    figure = model.plot(measured, return_fig=True)
+    assert measured in figure.axes[0].get_title()
+    unmeasured = "+".join(model.gears.pert_list[:2])
+    assert isinstance(model.plot(unmeasured, return_fig=True), type(figure))
+
+
+def test_a_saved_model_is_loaded_with_and_without_its_screen(trained, tmp_path):
+    adata, model = trained
+    model.save(tmp_path / "model")
+    alone = PerturbationModel.load(tmp_path / "model", device="cpu")
+    assert alone.is_trained
+    measured = next(label[:-3] for label in adata.obs["target"].unique() if label.endswith("+NT"))
+    np.testing.assert_allclose(alone.predict([measured]).X, model.predict([measured]).X, rtol=1e-5)
+    with pytest.raises(ValueError, match="needs the screen"):
+        alone.evaluate()
+    keys = {"condition_key": "target", "control": "NT"}
+    again = PerturbationModel.load(tmp_path / "model", adata, device="cpu", **keys, **FEW_NODES)
+    assert again.evaluate().equals(model.evaluate())
+
+
 def test_the_rna_of_a_mudata_is_taken_with_the_labels_of_the_whole(adata, tmp_path):
     mudata = pytest.importorskip("mudata", reason="mudata is not installed")
     rna = adata.copy()

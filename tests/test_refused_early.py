@@ -48,6 +48,13 @@ def refused(error: type[Exception], words: str, folder: Path, **changes: Any) ->
     assert sorted(folder.rglob("*")) == before
 
 
+def test_a_call_of_the_wrong_object_names_the_right_one(toy_adata):
+    with pytest.raises(TypeError, match=r"found AnnData; PerturbationModel\(adata\) takes an AnnData"):
+        GEARS(toy_adata)
+    with pytest.raises(TypeError, match=r"PertData\('data'\)\.load\(data_path='screen.h5ad'\)"):
+        PertData.load("screen.h5ad")
+
+
 @pytest.mark.parametrize(
     ("error", "words", "changes"),
     [

@@ -33,7 +33,7 @@ BESIDE = {
         "G_go", "G_go_weight", "G_coexpress", "G_coexpress_weight", "pert_embedding", "seed",
     },
     GEARS.train: {"evaluate_test", "distributed"},
-    GEARS.evaluate: {"split", "baselines", "embedding", "name", "report", "shown"},
+    GEARS.evaluate: {"part", "baselines", "embedding", "name", "report", "shown"},
     PertData.__init__: {"data_path"},
     PertData.load: {"data_name", "data_path", "drop_unmapped", "guides", "guide_targets", "workers", "dask"},
     PertData.prepare_split: set(),
@@ -81,7 +81,7 @@ def test_an_unknown_name_is_an_error_with_the_nearest(function):
 def test_an_earlier_name_warns_where_the_user_calls():
     with (
         pytest.warns(DeprecationWarning, match="match_controls_by is called batch_key now") as warned,
-        pytest.raises(AttributeError),
+        pytest.raises(TypeError, match="load is called on an object"),
     ):
         PertData.load(None, match_controls_by="donor")
     assert warned[0].filename == __file__

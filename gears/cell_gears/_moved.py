@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 NETWORK = "model.model is the network (gears.model.network.GEARSNetwork), made by model_initialize(...)"
 DOWNLOAD = "PertData(path).load(data_name=...) downloads and unpacks a published screen"
 GO = "get_similarity_network('go', pert_list=...) gives the edges, PertData(path, gene2go=...) takes another annotation"
@@ -61,3 +64,53 @@ GONE = {
     },
 }
 """Module of cell-gears -> name -> what replaces it."""
+
+
+class OfScreen:
+    """The PertData's attribute of the same name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+        self.__doc__ = f"``pert_data.{name}``."
+
+    def __get__(self, model: Any, owner: type) -> Any:
+        return self if model is None else getattr(model._need_data(self.name), self.name)
+
+
+class OfGraph:
+    """Edges of a graph of the model, (2, E) int64, or their weights, (E,) float32."""
+
+    def __init__(self, graph: str, array: str) -> None:
+        self.graph, self.array = graph, array
+        self.__doc__ = f"``{array}`` of the model's {graph} graph, a tensor on its device."
+
+    def __get__(self, model: Any, owner: type) -> Any:
+        if model is None:
+            return self
+
+        import torch
+
+        array = getattr(getattr(model._need_model(), self.graph), self.array)
+        return torch.tensor(array, dtype=None if array.ndim == 2 else torch.float32, device=model.device)
+
+
+class Stated:
+    """A fact about the workers, which guides set to what it is; it cannot be changed."""
+
+    def __init__(self, read: Callable[[Any], Any], text: str) -> None:
+        self._read, self.__doc__ = read, text
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, model: Any, owner: type) -> Any:
+        return self if model is None else self._read(model)
+
+    def __set__(self, model: Any, value: Any) -> None:
+        stated = self._read(model)
+        if value != stated:
+            msg = (
+                f"{self.name} cannot be set to {value!r}: it is {stated!r}, as the running process group says (there "
+                "is none before setup_ddp(rank, world_size))"
+            )
+            raise AttributeError(msg)

@@ -6,7 +6,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gears.cli._parser import CommandParser, show
-from gears.cli._screens import add_data, add_nodes, add_scores, check_scores, open_screen, score_options
+from gears.cli._screens import (
+    add_data,
+    add_nodes,
+    add_scores,
+    check_scores,
+    gpu_ids_of,
+    open_screen,
+    score_options,
+)  # fmt: skip
 from gears.core._messages import count
 from gears.core._numbers import whole_number
 from gears.files._paths import existing_file
@@ -111,6 +119,12 @@ def compare_parser() -> CommandParser:
     parser.add_argument("--epochs", type=int | None, help="epochs of GEARS; default: by objective")
     parser.add_argument("--hidden-size", type=int, default=64, help="hidden size of GEARS")
     parser.add_argument("--device", help="device of GEARS: cpu, cuda, ...")
+    parser.add_argument(
+        "--gpu-ids", nargs="+", type=int | str, help="splits side by side on these GPUs: 0 2, or free:2"
+    )
+    parser.add_argument(
+        "--n-at-once", type=int | None, help="splits at the same time, such as 2 with --device cpu"
+    )
     add_scores(parser)
     return parser
 
@@ -128,6 +142,7 @@ def run_compare(arguments: list[str]) -> None:
         if objective not in ("moments", "cells"):
             raise ValueError(unknown_name("objective", objective, ["moments", "cells"]))
     check_scores(options)
+    gpu_ids = gpu_ids_of(options)
     _ = SPLITS[options.split]  # raises for an unknown one
     pert_data = open_screen(options)
     models = {
@@ -139,6 +154,9 @@ def run_compare(arguments: list[str]) -> None:
         _splits(pert_data, options),
         seeds=(options.seeds or [1]) if models else (),
         annotation=pert_data.annotation,
+        gpu_ids=gpu_ids,
+        n_at_once=options.n_at_once,
+        device=options.device,
         **score_options(options),
     )
     if options.report:
@@ -165,7 +183,8 @@ def _gears(pert_data: Any, objective: str, options: Any, seed: int) -> Any:
 
 
 def _splits(pert_data: Any, options: Any) -> list[Any]:
-    from gears.data.splits._make import folds, prepare_split
+    from gears.data.splits._make import prepare_split
+    from gears.data.splits.folds import folds
 
     if options.folds is not None:
         n_folds = whole_number("--folds", options.folds, 2)

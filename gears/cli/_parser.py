@@ -165,7 +165,7 @@ class CommandParser(ArgumentParser):
         """Message for a wrong value: what is expected, by the option's check or the parser's message."""
         check = self._checks.get(name)
         if check is not None and check.names and isinstance(value, str):
-            return unknown_name(_option(name), value, check.names)
+            return unknown_name(_option(name), value, self.choices(name))
         kinds = [
             _TYPES[kind] for kind in dict.fromkeys(re.findall(r"<class '(\w+)'>", expected)) if kind in _TYPES
         ]
@@ -201,11 +201,11 @@ class CommandParser(ArgumentParser):
         return options
 
     def _as_yaml(self, arguments: Sequence[str]) -> list[str]:
-        """The words with values as YAML: null for None (help and messages say None), [a, b] for a,b."""
+        """The words with values as YAML: null for none, [a, b] for a,b."""
         words, option = [], ""
         for word in arguments:
             name, is_pair, value = word.partition("=") if word.startswith("--") else (option, "", word)
-            value = "null" if value == "None" else value
+            value = "null" if value in ("none", "None") else value
             hint = self._hints.get(name.strip("-").replace("-", "_"))
             if value and _is_list(hint) and not value.startswith("[") and value != "null":
                 value = f"[{value}]"
@@ -258,7 +258,7 @@ class CommandParser(ArgumentParser):
             elif hint is bool:
                 add_switch(group, _option(name), text, default=default)
             else:
-                words = check.names if sum(map(len, check.names)) < 40 else ()
+                words = self.choices(name) if sum(map(len, check.names)) < 40 else ()
                 metavar = f"{{{','.join(words)}}}" if words else _metavar(name, hint)
                 if _kinds(hint) <= _NUMBERS and _kinds(hint) & {int, float}:
                     hint = Any  # its check says what it may be
@@ -268,7 +268,8 @@ class CommandParser(ArgumentParser):
 
     def choices(self, name: str) -> tuple[str, ...]:
         """The valid names of an option, where it takes one of several."""
-        return self._checks[name].names if name in self._checks else ()
+        names = self._checks[name].names if name in self._checks else ()
+        return tuple("none" if word == "None" else word for word in names)
 
 
 class _HelpAll(argparse.Action):
@@ -297,7 +298,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         return f"{', '.join(names)} {self._format_args(action, metavar)}".rstrip()
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        default, text = action.default, action.help or ""
+        default, text = action.default, as_options(action.help or "")
         if (
             default in (None, False, [], (), argparse.SUPPRESS)
             or "default" in text
@@ -406,6 +407,8 @@ def _word(value: str) -> str:
         literal = ast.literal_eval(value)
     except (ValueError, SyntaxError):
         return value
+    if literal is None:
+        return "none"
     return shlex.quote(literal if isinstance(literal, str) else json.dumps(literal))
 
 

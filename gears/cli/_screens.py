@@ -49,12 +49,12 @@ Exit codes: 0 prepared (now or before), 2 the screen cannot be used (all problem
 """
 
 
-def add_data(parser: CommandParser) -> None:
+def add_data(parser: CommandParser, *, optional: bool = False) -> None:
     """Options for the location of the screen; :func:`locate` reads them."""
     from gears.data.reading._open import KINDS
 
     text = f"{KINDS}; a prepared folder; the folder that holds DATASET; or a name in the work folder"
-    parser.add_argument("data", metavar="DATA", help=text)
+    parser.add_argument("data", metavar="DATA", help=text, nargs="?" if optional else None)
     parser.add_argument("--dataset", help="name of the screen in the folder DATA")
     add_work_dir(parser)
 
@@ -100,6 +100,19 @@ def check_scores(options: Any) -> None:
         find_device(options.device)
     if options.report is not None:
         check_report_folder(options.report, "--report")
+
+
+def gpu_ids_of(options: Any) -> list[int] | str | None:
+    """The argument `gpu_ids` from ``0 2``, ``0,2`` or ``free:2`` behind --gpu-ids."""
+    entries = options.gpu_ids
+    if entries is None or (len(entries) == 1 and str(entries[0]).startswith("free")):
+        return None if entries is None else str(entries[0])
+    try:
+        return [int(word) for entry in entries for word in str(entry).split(",")]
+    except ValueError:
+        text = " ".join(map(str, entries))
+        msg = f"--gpu-ids {text}: expected whole numbers, such as --gpu-ids 0 2, or free:2 for the least busy two"
+        raise ValueError(msg) from None
 
 
 def locate(options: Any) -> tuple[Path, Path]:

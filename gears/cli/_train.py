@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gears.cli._parser import CommandParser, changed_of, show, values_of
-from gears.cli._screens import add_data, add_guide_tables, add_nodes, locate
+from gears.cli._screens import add_data, add_guide_tables, add_nodes, gpu_ids_of, locate
 from gears.files._paths import need_file, user_path
 from gears.files.formats import write_text
 
@@ -73,7 +73,7 @@ def run_train(arguments: list[str]) -> None:
     if options.save_path is None:
         msg = "the model's folder is missing; give --save-path, or save_path in the file of --config"
         raise ValueError(msg)
-    gpu_ids = _gpu_ids(options.gpu_ids)
+    gpu_ids = gpu_ids_of(options)
     from gears.data._loaders import LoaderOptions
     from gears.data.screen.prepare import LoadOptions
     from gears.data.splits._registry import SplitOptions
@@ -151,18 +151,6 @@ def _add_devices(parser: CommandParser) -> None:
     group.add_argument("--device", help="cuda or cpu (with --n-gpus processes); detected if omitted")
     text = "seconds after which a worker that does not respond is declared dead"
     group.add_argument("--timeout", type=float | None, help=text)
-
-
-def _gpu_ids(entries: list[int | str] | None) -> list[int] | str | None:
-    """``gpu_ids`` of `train_multi_gpu` from ``0 2``, ``0,2`` or ``free:2``."""
-    if entries is None or (len(entries) == 1 and str(entries[0]).startswith("free")):
-        return None if entries is None else str(entries[0])
-    try:
-        return [int(word) for entry in entries for word in str(entry).split(",")]
-    except ValueError:
-        text = " ".join(map(str, entries))
-        msg = f"--gpu-ids {text}: expected whole numbers, such as --gpu-ids 0 2, or free:2 for the least busy two"
-        raise ValueError(msg) from None
 
 
 def _check(

@@ -40,7 +40,8 @@ def lazy_names(
         return home if homes[name] == f"{package}.{name}" else getattr(home, name)
 
     def names() -> list[str]:
-        return sorted([*vars(sys.modules[package]), *homes])
+        module = vars(sys.modules[package])
+        return sorted(module.get("__all__", [*module, *homes]))
 
     return find, names
 

@@ -15,16 +15,16 @@ import pandas as pd
 
 from gears.conditions import Condition
 from gears.core._messages import count, shorten
-from gears.gears import GEARS
+from gears.gears import AnyModel, gears_of
 from gears.jobs.ensemble import Ensemble
 from gears.model._folder import ModelParts
 from gears.prediction._information import SOURCES, source_of_genes
-from gears.prediction._stream import chunk_size, stream
+from gears.prediction._stream import candidate_genes, chunk_size, stream
 from gears.prediction.predictions import Predictions, nodes_of
 
 logger = logging.getLogger(__name__)
 
-Model = GEARS | Ensemble
+Model = AnyModel | Ensemble
 Entries = Iterable[str | Sequence[str] | Condition]
 MEASURED = "already measured"
 CONTROL = "the control"
@@ -79,8 +79,8 @@ class Candidates:
 
 
 def parts_of(model: Model) -> ModelParts:
-    """The parts of a model, of an ensemble those of its first."""
-    return (model.models[0] if isinstance(model, Ensemble) else model)._need_model()
+    """The parts of a trained model, of an ensemble those of its first."""
+    return gears_of(model.models[0] if isinstance(model, Ensemble) else model)._need_model()
 
 
 @dataclass(frozen=True)
@@ -148,6 +148,12 @@ def sets_of(parts: ModelParts, conditions: Sequence[Condition]) -> Sequence[Sequ
     if parts.contexts is None or not has_settings(parts):
         return nodes
     return parts.contexts.node_sets(conditions, nodes)
+
+
+def all_pairs(genes: Model | Iterable[str]) -> Iterator[Condition]:
+    """Every pair of distinct genes once, in the genes' order; for a model, of the genes perturbed in training."""
+    names = genes if isinstance(genes, Iterable) else candidate_genes(parts_of(genes), None)
+    return (Condition(pair) for pair in itertools.combinations(names, 2))
 
 
 def entries_of(entries: Entries) -> Iterable[str | Sequence[str] | Condition]:
@@ -281,7 +287,7 @@ def predicted(model: Model, conditions: Iterable[Condition]) -> Iterator[Predict
             model.predict(chunk, clip=False) for chunk in iter(lambda: list(islice(remaining, size)), [])
         )
     else:
-        chunks = stream(*model._predictor(), conditions, clip=False)
+        chunks = stream(*gears_of(model)._predictor(), conditions, clip=False)
     is_named = has_settings(parts_of(model))
     for predictions in chunks:
         if predictions.sd is None:

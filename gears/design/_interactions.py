@@ -24,7 +24,7 @@ the slope.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -35,6 +35,7 @@ from gears.design._candidates import (
     Candidates,
     Entries,
     Model,
+    all_pairs,
     need_sd,
     parts_of,
     predicted,
@@ -51,7 +52,6 @@ from gears.evaluation.interactions import (
     observed_interactions,
 )
 from gears.model._folder import ModelParts
-from gears.prediction._stream import all_pairs
 from gears.priors._uncertainty import Uncertainty, condition_variance
 
 MARGIN = 0.2
@@ -72,7 +72,7 @@ def interactions_table(
     Parameters
     ----------
     model
-        A trained model with a prior, or an ensemble of such models.
+        A trained GEARS or PerturbationModel with a prior, or an Ensemble of such models.
     pairs
         Conditions of two genes; all pairs of the genes perturbed in training when None.
     screen
@@ -99,7 +99,7 @@ def interactions_table(
         A pair has another number of genes, the model has no standard deviations, or no pair is left.
     """
     need_sd(model)
-    found = read_candidates(model, trained_pairs(model) if pairs is None else pairs, keep_measured=True)
+    found = read_candidates(model, all_pairs(model) if pairs is None else pairs, keep_measured=True)
     table = departures(model, found).reset_index(drop=True)
     if scores:
         table = table.merge(
@@ -111,20 +111,9 @@ def interactions_table(
 
 
 def _observed_strength(screen: PreparedScreen) -> dict[str, float]:
-    """Measured strength of each pair with both singles in one setting, by label."""
-    has_one, strength_of = len(screen.settings) == 1, {}
-    for view in screen.settings:
-        table = observed_interactions(view)
-        place = ("", "") if has_one else (view.context, view.kind)
-        for name, strength in zip(table["condition"], table["strength"], strict=True):
-            strength_of[Condition.parse(name).at(*place).name] = float(strength)
-    return strength_of
-
-
-def trained_pairs(model: Model) -> Iterator[Condition]:
-    """All pairs of the genes perturbed in training."""
-    parts = parts_of(model)
-    return all_pairs(sorted(parts.pert_names[node] for node in parts.trained_nodes()))
+    """Measured strength of each pair with both singles in one setting, by label; without the name of an only one."""
+    table = observed_interactions(screen if len(screen.settings) > 1 else screen.settings[0])
+    return dict(zip(table["condition"], table["strength"], strict=True))
 
 
 def _scores(model: Model, names: Sequence[str]) -> pd.DataFrame:
@@ -135,13 +124,10 @@ def _scores(model: Model, names: Sequence[str]) -> pd.DataFrame:
         singles = dict.fromkeys(
             Condition((gene,), pair.context, pair.kind) for pair in pairs for gene in pair.genes
         )
-        deltas: dict[str, dict[Condition, np.ndarray]] = {}
+        deltas: dict[Condition, np.ndarray] = {}
         for predictions in predicted(model, [*singles, *pairs]):
-            for condition, delta_G in zip(predictions.conditions, predictions.delta_UG, strict=True):
-                deltas.setdefault(condition.suffix, {})[condition.plain] = delta_G
-        for suffix, delta_of in deltas.items():
-            table = interaction_table(delta_of).drop(columns=["rank", "gene_1", "gene_2", "kind"])
-            tables.append(table.assign(condition=table["condition"] + suffix))
+            deltas |= zip(predictions.conditions, predictions.delta_UG, strict=True)
+        tables.append(interaction_table(deltas).drop(columns=["rank", "gene_1", "gene_2", "kind"]))
     return pd.concat(tables, ignore_index=True)
 
 

@@ -33,6 +33,7 @@ from gears.design._candidates import (
     Candidates,
     Entries,
     Model,
+    fitted_conditions,
     need_sd,
     parts_of,
     predicted,
@@ -58,7 +59,7 @@ def hits(
     model: Model,
     candidates: Entries | None = None,
     *,
-    threshold: float,
+    threshold: float | None = None,
     readout: Readout = None,
     measured: Entries = (),
 ) -> pd.DataFrame:
@@ -67,12 +68,12 @@ def hits(
     Parameters
     ----------
     model
-        A trained model with a prior, or an ensemble.
+        A trained GEARS or PerturbationModel with a prior, or an Ensemble.
     candidates
         Genes, or conditions such as "A+B"; the genes expressed in the screen when None.
     threshold
         Change of the mean log expression: above 0 the readout rises beyond it, below 0 it falls below it. For the
-        effect size above 0.
+        effect size above 0, by default the median effect size of the conditions that the model is fitted to.
     readout
         A measured gene; a signature, as weights by gene (+1 for genes to rise, -1 for genes to fall, scaled to a sum
         of absolute values of 1); or None for the effect size, the root mean square of the changes of all genes.
@@ -86,7 +87,7 @@ def hits(
         ``high`` (90 % interval), ``probability`` and ``fdr_score`` (share of false ones that the
         model expects among this candidate and those above it; NaN, undetermined, for combinations where training has
         fewer than 8 of them, since nothing shows how far effects add up). Excluded candidates with reasons are in
-        ``attrs["excluded"]``.
+        ``attrs["excluded"]``, the threshold in ``attrs["threshold"]``.
 
     Raises
     ------
@@ -94,9 +95,25 @@ def hits(
         The model has no standard deviations, a gene of the readout is not predicted, or no candidate is left.
     """
     need_sd(model)
+    if readout is None and threshold is None:
+        threshold = _median_effect_size(model)
     scorer = Scorer.of(readout, threshold, parts_of(model).gene_names)
     found = read_candidates(model, candidates, measured)
-    return with_excluded(probabilities(model, found, scorer).reset_index(drop=True), found)
+    table = with_excluded(probabilities(model, found, scorer).reset_index(drop=True), found)
+    table.attrs["threshold"] = threshold
+    return table
+
+
+def _median_effect_size(model: Model) -> float:
+    """Median effect size of the conditions that the model is fitted to."""
+    parts = parts_of(model)
+    blocks = predicted(model, fitted_conditions(parts))
+    square_U = np.concatenate([TrueChanges.of(parts, block).mean_square()[0] for block in blocks])
+    threshold = float(np.median(np.sqrt(square_U)))
+    logger.info(
+        "threshold %.3g: the median effect size of %s", threshold, count(len(square_U), "fitted condition")
+    )
+    return threshold
 
 
 def probabilities(model: Model, candidates: Candidates, scorer: Scorer) -> pd.DataFrame:
@@ -246,7 +263,7 @@ class Scorer:
     gene: str = ""
 
     @classmethod
-    def of(cls, readout: Readout, threshold: float, gene_names: tuple[str, ...]) -> Scorer:
+    def of(cls, readout: Readout, threshold: float | None, gene_names: tuple[str, ...]) -> Scorer:
         """From the arguments of :func:`hits`."""
         threshold = plain_number(threshold)
         if not is_number(threshold) or threshold == 0 or (readout is None and threshold < 0):

@@ -20,13 +20,14 @@ from gears.core._messages import brief
 from gears.core._numbers import is_number, plain_number, whole_number
 from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen._statistics import variance_within
+from gears.gears import GEARS, AnyModel
 
 EXACT_BELOW = 15
 """Cells of a condition below which the t distribution replaces its normal limit."""
 
 
 def power(
-    screen: PreparedScreen,
+    screen: PreparedScreen | AnyModel,
     *,
     effect: float | None = None,
     cells: int | None = None,
@@ -39,7 +40,7 @@ def power(
     Parameters
     ----------
     screen
-        A prepared screen (``pert_data.screen``), whose variances are used.
+        A model with its screen, or a prepared screen (``pert_data.screen``), whose variances are used.
     effect
         Absolute change of mean log expression to be seen.
     cells
@@ -75,7 +76,8 @@ def power(
     if quantile <= 0:
         msg = f"power={power} is not above half of level={level}, which chance alone gives; raise it"
         raise ValueError(msg)
-    screen = PreparedScreen.of(screen)
+    model = getattr(screen, "gears", screen)
+    screen = PreparedScreen.of(model._need_data("power") if isinstance(model, GEARS) else screen)
     if len(screen.settings) == 1:
         return _of_setting(screen, effect, cells, control_cells, quantile, power, level)
     tables = []

@@ -51,7 +51,7 @@ def reverse(
     Parameters
     ----------
     model
-        A trained model with a prior, or an ensemble.
+        A trained GEARS or PerturbationModel with a prior, or an Ensemble.
     wanted
         Wanted change of mean log expression: by gene for some of the genes (of gene lists +1 for genes to rise, -1 for
         genes to fall), or of all G genes in the model's order, (G,). :func:`change_between` makes one of two groups of

@@ -37,6 +37,7 @@ from gears.design._candidates import (
     Entries,
     Model,
     Settings,
+    all_pairs,
     entries_of,
     fitted_conditions,
     need_sd,
@@ -44,7 +45,7 @@ from gears.design._candidates import (
     read_candidates,
     with_excluded,
 )
-from gears.design._interactions import departures, trained_pairs
+from gears.design._interactions import departures
 from gears.design.hits import Readout, Scorer, probabilities
 from gears.jobs.ensemble import Ensemble
 from gears.model._folder import ModelParts
@@ -63,7 +64,7 @@ _ROWS = 8192  # candidates of a block
 
 def suggest(
     model: Model,
-    candidates: Entries | None = None,
+    candidates: Entries | int | None = None,
     n: int = 10,
     aim: str = "information",
     *,
@@ -78,10 +79,10 @@ def suggest(
     Parameters
     ----------
     model
-        A trained model with a prior; for the aims "effect" and "interaction" also an ensemble.
+        A trained GEARS or PerturbationModel with a prior; for the aims "effect" and "interaction" also an Ensemble.
     candidates
         Genes, or conditions such as "A+B"; the genes expressed in the screen when None. For "interaction" pairs; all
-        pairs of the genes perturbed in training when None.
+        pairs of the genes perturbed in training when None. A number is `n`, of the default candidates.
     n
         Size of the batch; all candidates where there are fewer.
     aim
@@ -112,6 +113,8 @@ def suggest(
         An unknown aim, an argument that the aim does not use, a model without standard deviations, or no candidate is
         left.
     """
+    if isinstance(candidates, int):
+        n, candidates = candidates, None
     if aim not in AIMS:
         raise ValueError(unknown_name("aim", aim, AIMS))
     n, measured = whole_number("n", n), list(entries_of(measured))
@@ -120,7 +123,7 @@ def suggest(
     parts = parts_of(model)
     scorer = None if threshold is None else Scorer.of(readout, threshold, parts.gene_names)
     if candidates is None and aim == "interaction":
-        candidates = trained_pairs(model)
+        candidates = all_pairs(model)
     found = read_candidates(model, candidates, measured)
     cost_C = _costs(found, costs)
     if aim == "information":

@@ -276,7 +276,8 @@ def launch_many(
     Parameters are as for :func:`launch`; ``"cpu"`` may be listed several times in `devices`. The outcomes are in the
     order of `jobs`. Ctrl-C and SIGTERM end all runs and are raised.
     """
-    options = _checked(backend, timeout) | {"side_by_side": len(devices)}
+    # threads by the number of jobs, not of devices: the same sums however many run at once
+    options = _checked(backend, timeout) | {"side_by_side": len(jobs)}
 
     def report(number: int, outcome: Outcome) -> Outcome:
         if outcome.error is None:

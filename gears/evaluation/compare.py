@@ -26,6 +26,11 @@ from gears.core._options import list_of_names, option, options, text
 from gears.core._progress import followed
 from gears.data.screen._prepared import PreparedScreen
 from gears.data.splits._split import PARTS, Split, screens_of
+from gears.distributed._devices import DeviceLike, DevicePlan, plan_devices
+from gears.distributed._gpus import GpuIds
+from gears.distributed._launch import launch_many
+from gears.distributed._log import quiet
+from gears.distributed._world import started_by_launcher
 from gears.evaluation._fitted import count_parts, fitted_conditions, fitted_line, settings_of, subgroup_line
 from gears.evaluation._scoring import (
     N_SPLIT_HALF,
@@ -132,6 +137,9 @@ def compare(
     seeds: Sequence[int] = (),
     annotation: GeneAnnotation | None = None,
     embedding: GeneEmbedding | None = None,
+    gpu_ids: GpuIds = None,
+    n_at_once: int | None = None,
+    device: DeviceLike = None,
     **options: Any,
 ) -> Comparison:
     """Fit methods and baselines to the training part of every split and score them on its test part.
@@ -157,11 +165,17 @@ def compare(
         GO terms for the baselines that use them; the packaged human ones by default.
     embedding
         Gene embeddings: ``"embedding_ridge"`` is added to the baselines.
+    gpu_ids, n_at_once, device
+        Splits side by side, with one process per device (as for :func:`gears.train_many`): `gpu_ids` are indices into
+        the visible GPUs, or ``"free:2"``; ``device="cpu", n_at_once=2`` are two CPU processes. By default the splits
+        are scored one after the other in this process.
     **options
         Fields of :class:`CompareOptions`.
 
     Raises
     ------
+    WorkerError
+        A process failed; its traceback is part of the message.
     ValueError
         Names that clash or are unknown, no split, a part without conditions.
 
@@ -185,8 +199,12 @@ def compare(
     counts: dict[str, list[dict[str, int]]] = {}
     notes: list[str] = []
     alike: dict[str, None] = {}
-    for split_name, split in named.items():
-        scored, counted = _one_split(models, screen, split, seeds, baseline_named, compare_options)
+    work = partial(_each_split, models, screen, seeds, baseline_named, compare_options)
+    if gpu_ids is None and n_at_once is None:
+        scored_splits = work(named)
+    else:
+        scored_splits = _side_by_side(work, named, plan_devices(n_at_once, gpu_ids, device))
+    for split_name, (scored, counted) in scored_splits.items():
         for name, n_by_part in counted.items():
             counts.setdefault(name, []).append(n_by_part)
         prefix = f"{split_name}: " if len(named) > 1 else ""
@@ -196,7 +214,6 @@ def compare(
         runs.append(scored.runs.assign(split=split_name))
         prefix = f" ({split_name})" if len(named) > 1 else ""
         left_out |= {f"{name}{prefix}": reason for name, reason in scored.left_out.items()}
-        logger.info("compared %s: %d methods", split_name, scored.table["method"].nunique())
     table = pd.concat(tables, ignore_index=True)
     table = table[["split", "seed", *(c for c in table.columns if c not in ("split", "seed"))]]
     more = [f"and so in {count(len(notes) - 1, 'other split')}"] if len(notes) > 1 else []
@@ -246,6 +263,53 @@ class _Fits:
     runs: dict[tuple[str, int | str], list[Any]] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     parts: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+_Scored = dict[str, tuple["Comparison", dict[str, dict[str, int]]]]
+"""By split: the scores, and how many conditions of which part each method was fitted to."""
+
+
+def _each_split(
+    models: Mapping[str, Method],
+    screen: PreparedScreen,
+    seeds: Sequence[int],
+    baseline_named: Callable[[str], Baseline],
+    options: CompareOptions,
+    splits: Mapping[str, Split],
+) -> _Scored:
+    """Fit and score on one split after the other."""
+    scored: _Scored = {}
+    for name, split in splits.items():
+        scored[name] = _one_split(models, screen, split, seeds, baseline_named, options)
+        logger.info("compared %s: %d methods", name, scored[name][0].table["method"].nunique())
+    return scored
+
+
+def _side_by_side(
+    work: Callable[[Mapping[str, Split]], _Scored], splits: Mapping[str, Split], plan: DevicePlan
+) -> _Scored:
+    """Every W-th split in the same process, one for each of W devices: a process costs seconds to start."""
+    if started_by_launcher():
+        msg = "splits side by side need workers of their own: start the script without torchrun, or omit gpu_ids"
+        raise RuntimeError(msg)
+    names, n_workers = list(splits), min(len(splits), plan.world_size)
+    shares = [{name: splits[name] for name in names[first::n_workers]} for first in range(n_workers)]
+    logger.info("%d splits, %d at a time on %s", len(names), n_workers, ", ".join(plan.devices[:n_workers]))
+    level = logger.getEffectiveLevel()
+    jobs = [(work, share, level) for share in shares]
+    outcomes = launch_many(_in_worker, jobs, plan.devices[:n_workers], backend=plan.backend)
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
+    scored = {name: of_split for outcome in outcomes for name, of_split in outcome.value.items()}
+    return {name: scored[name] for name in names}
+
+
+def _in_worker(
+    rank: int, world_size: int, work: Callable[[Any], _Scored], splits: Mapping[str, Split], level: int
+) -> _Scored:
+    with quiet(level):
+        return work(splits)
 
 
 def _one_split(

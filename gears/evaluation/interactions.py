@@ -176,7 +176,7 @@ def interaction_kind(scores: Mapping[str, float], *, factor: float = 1.2) -> str
 def interaction_table(
     deltas: Mapping[Condition, np.ndarray], *, by: str = "strength", genes: np.ndarray | None = None
 ) -> pd.DataFrame:
-    """Scores of every pair whose two singles are there too, strongest first.
+    """Scores of every pair whose two singles are there too, in the same context, strongest first.
 
     Parameters
     ----------
@@ -199,15 +199,14 @@ def interaction_table(
     for condition, double_G in deltas.items():
         if len(condition) != 2:
             continue
-        singles = [deltas.get(Condition((gene,))) for gene in condition.genes]
+        context, kind = condition.context, condition.kind
+        singles = [deltas.get(Condition((gene,), context, kind)) for gene in condition.genes]
         if singles[0] is None or singles[1] is None:
             continue
         scores = interaction_scores(singles[0][kept], singles[1][kept], double_G[kept])
         first, second = condition.genes
-        kind = interaction_kind(scores)
-        records.append(
-            {"condition": condition.name, "gene_1": first, "gene_2": second, "kind": kind, **scores}
-        )
+        record = {"condition": condition.name, "gene_1": first, "gene_2": second}
+        records.append(record | {"kind": interaction_kind(scores), **scores})
     table = pd.DataFrame(records, columns=["condition", "gene_1", "gene_2", "kind", *SCORES])
     table = table.sort_values(by, ascending=False, kind="stable", ignore_index=True)
     table.insert(0, "rank", np.arange(1, len(table) + 1))
@@ -217,11 +216,8 @@ def interaction_table(
 def observed_interactions(screen: PreparedScreen, *, by: str = "strength") -> pd.DataFrame:
     """:func:`interaction_table` of the measured means of a screen."""
     screen = PreparedScreen.of(screen)
-    control_G = screen.statistics.mean[screen.control_id]
-    deltas = {
-        condition: screen.statistics.mean[row] - control_G for row, condition in enumerate(screen.conditions)
-    }
-    return interaction_table(deltas, by=by)
+    delta_CG = screen.statistics.delta(np.arange(len(screen.conditions)))
+    return interaction_table(dict(zip(screen.conditions, delta_CG, strict=True)), by=by)
 
 
 def predicted_interactions(predictions: Predictions, *, by: str = "strength") -> pd.DataFrame:

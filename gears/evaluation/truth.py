@@ -197,7 +197,7 @@ class Truth:
         statistics = screen.statistics
         control_mean_G = np.asarray(statistics.mean[screen.control_id], dtype=np.float64)
         gene_index = {gene: index for index, gene in enumerate(screen.gene_names)}
-        top, top_non_dropout = _top_lists(screen, ids)
+        ranked = [screen.ranked_genes(condition_id) for condition_id in ids.tolist()]
         if reference_mean_G is None:
             train = dict.fromkeys(Condition.of(condition) for condition in train_conditions)
             train_ids = [screen.id_of(condition) for condition in train if not condition.is_control]
@@ -216,8 +216,8 @@ class Truth:
             moderated_t_UG=moderated_t_UG,
             degrees_U=degrees_U,
             n_cells_U=statistics.n[ids],
-            top_de=top,
-            top_de_non_dropout=top_non_dropout,
+            top_de=[genes for genes, _ in ranked],
+            top_de_non_dropout=[genes for _, genes in ranked],
             targets=[
                 np.array([gene_index[gene] for gene in condition.genes if gene in gene_index], dtype=np.int64)
                 for condition in evaluated
@@ -367,21 +367,6 @@ def mean_profile(
         n_cells = np.asarray(n_cells_C, dtype=np.float64)[rows]
         share = n_cells / n_cells.sum()
     return (share[:, None] * mean_CG[rows]).sum(axis=0)
-
-
-def _top_lists(screen: PreparedScreen, ids: np.ndarray) -> tuple[GeneLists, GeneLists]:
-    """Ranked genes of each condition; the second lists leave out genes lost in the condition but present in control."""
-    if screen.de is None:
-        return _gene_lists(None, len(ids)), _gene_lists(None, len(ids))
-    in_control_G = screen.statistics.mean[screen.control_id] != 0
-    top, kept = [], []
-    for condition_id in ids:
-        order = np.asarray(screen.de.order[condition_id], dtype=np.int64)
-        order = order[order >= 0]
-        dropout_G = (screen.statistics.mean[condition_id] == 0) & in_control_G
-        top.append(order)
-        kept.append(order[~dropout_G[order]])
-    return tuple(top), tuple(kept)
 
 
 def _gene_lists(lists: Sequence[np.ndarray] | None, n_conditions: int) -> GeneLists:

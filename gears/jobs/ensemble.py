@@ -112,6 +112,20 @@ class Ensemble:
             if not np.allclose(first.control_mean_G, parts.control_mean_G):
                 msg = f"models 1 and {number} have another control mean: they were trained on other control cells"
                 raise ValueError(msg)
+        self._report_agreement()
+
+    def _report_agreement(self) -> None:
+        """Say in one line that all models predict the same: an ensemble of them has no spread."""
+        conditions = requested_conditions(self.pert_list[:1], self.models[0]._need_model())
+        predicted = [
+            predict(*model._predictor(warn=False), conditions, clip=False, warn=False)
+            for model in self.models
+        ]
+        if all(np.array_equal(predicted[0].expression_UG, other.expression_UG) for other in predicted[1:]):
+            why = "their weights are the same; give other seeds"
+            if not self.models[0]._need_model().uses_network:
+                why = "no network is used; prior=None trains networks that differ"
+            logger.warning("%d equal members: %s", len(self), why)
 
     def __len__(self) -> int:
         return len(self.models)
@@ -130,6 +144,45 @@ class Ensemble:
             if not (isinstance(member, RunOutcome) and not member.ok)
         ]
         return cls([GEARS.from_pretrained(path, device=device) for path in paths])
+
+    @classmethod
+    def train(
+        cls,
+        config: Mapping[str, Any],
+        seeds: Sequence[int],
+        folder: str | Path,
+        gpu_ids: GpuIds = None,
+        *,
+        n_at_once: int | None = None,
+        device: DeviceLike = None,
+        timeout: float | None = None,
+    ) -> Ensemble:
+        """Train one model per seed, side by side on several devices, and put them together.
+
+        Parameters
+        ----------
+        config
+            Arguments of :func:`gears.train_distributed.train_multi_gpu`, common to all: ``pert_data_path``,
+            ``dataset_name``, ``args``, and optionally ``split_config`` and ``data_config``. Members differ where their
+            network is used: ``{"prior": None}`` in ``args`` trains networks alone.
+        seeds, folder
+            As for :func:`gears.jobs.ensemble_configs`: the models are saved in ``<folder>/seed-<seed>``.
+        gpu_ids, n_at_once, device, timeout
+            As for :func:`gears.train_many`. The members do not depend on how many are trained at once.
+
+        Raises
+        ------
+        ValueError
+            The configuration is invalid, or fewer than two trainings ended without an error.
+
+        Examples
+        --------
+        >>> config = {"pert_data_path": "data", "dataset_name": "norman", "args": {"prior": None}}
+        >>> Ensemble.train(config, seeds=[1, 2, 3, 4], folder="models", gpu_ids=[0, 1])     # doctest: +SKIP
+        """
+        configs = ensemble_configs(config, seeds, folder)
+        outcomes = train_many(configs, gpu_ids, n_at_once=n_at_once, device=device, timeout=timeout)
+        return cls.load(outcomes, device=outcomes[0].device)
 
     @property
     def gene_list(self) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gears.conditions import Condition
 from gears.core._numbers import clipped
 from gears.evaluation._scoring import Predicted
+from gears.gears import GEARS, on_split
 from gears.graphs._similarities import PriorInputs
 from gears.model._folder import check_names, check_scale
 from gears.model.config import ModelOptions
@@ -18,7 +19,6 @@ from gears.priors._source import prior_of
 if TYPE_CHECKING:
     from gears.data.screen._prepared import PreparedScreen
     from gears.data.splits._split import Split
-    from gears.gears import GEARS
     from gears.pertdata import PertData
     from gears.priors._prior import GenePrior
 
@@ -31,8 +31,6 @@ def load_with_screen(path: str | Path, pert_data: PertData, *, device: str | Non
     ValueError
         The model has no split, or other genes than the screen, or was trained on values of another scale.
     """
-    from gears.gears import GEARS
-
     model = GEARS.from_pretrained(path, device=device)
     parts = model._need_model()
     check_names("genes", parts.gene_names, tuple(pert_data.screen.gene_names), path)
@@ -91,15 +89,10 @@ class GEARSEstimator:
 
     def fit(self, screen: PreparedScreen, split: Split) -> GEARSEstimator:
         """Train on the split's training part, return the estimator; ValueError for another screen than its own."""
-        from gears.gears import GEARS
-
         if screen.with_controls(None).content_hash != self.pert_data.whole_screen.content_hash:
             msg = f"the screen {screen!r} is not that of the estimator's PertData ({self.pert_data.screen!r})"
             raise ValueError(msg)
-        pert_data = copy.copy(self.pert_data)  # the caller's object keeps its split
-        pert_data.use_split(split)
-        self.model = GEARS(pert_data, device=self.device)
-        self.model.model_initialize(**self.network, seed=self.seed)
+        self.model = on_split(self.pert_data, {**self.network, "seed": self.seed}, split, self.device)
         self.model.train(**{"verbose": False, "evaluate_test": False, **self.training})
         return self
 

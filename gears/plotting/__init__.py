@@ -42,3 +42,7 @@ __all__ = [
     "training_curves",
     "volcano",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

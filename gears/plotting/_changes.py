@@ -79,11 +79,7 @@ def predicted_vs_true(
     ax = new_axes(5.6, 5.2) if ax is None else ax
     marked = np.asarray(top_de, dtype=np.int64)
     others = np.setdiff1d(np.arange(len(true)), marked)
-    half_M = np.zeros(len(marked))
-    if sd_G is not None:
-        from gears.evaluation.uncertainty import half_width  # loaded when a figure is drawn
-
-        half_M = half_width(0.9) * per_gene("sd_G", sd_G, len(true))[marked]
+    half_M = np.zeros(len(marked)) if sd_G is None else _half_90("sd_G", sd_G, len(true))[marked]
     _background(ax, _limits(predicted, true, predicted[marked] - half_M, predicted[marked] + half_M))
     ax.scatter(true[others], predicted[others], label=f"other genes ({len(others)})", **REST)
     if len(marked):
@@ -156,6 +152,13 @@ def prediction_figure(
     return figure
 
 
+def _half_90(name: str, sd_G: np.ndarray, n_genes: int) -> np.ndarray:
+    """Half the width of the 90 % interval of each gene, (G,)."""
+    from gears.evaluation.uncertainty import half_width  # loaded when a figure is drawn
+
+    return half_width(0.9) * per_gene(name, sd_G, n_genes)
+
+
 def _limits(*values_of: np.ndarray) -> tuple[float, float]:
     """Common limits of both axes: everything and the origin, with a margin."""
     values = np.concatenate([*values_of, [0.0]])
@@ -208,6 +211,7 @@ def gene_changes(
     genes: Iterable[int | str] | np.ndarray | None = None,
     cells_delta_NG: np.ndarray | None = None,
     standard_error_G: np.ndarray | None = None,
+    sd: Mapping[str, np.ndarray] | None = None,
     n_genes: int = 20,
     title: str = "",
     ax: Axes | None = None,
@@ -233,6 +237,9 @@ def gene_changes(
         Cells of the condition minus the control mean, (N, G).
     standard_error_G
         Standard error of the observed mean, (G,); not drawn with cells.
+    sd
+        Standard deviation of the predicted change by method (``predictions.sd_change``), (G,) each, for methods that
+        have it: a bar is drawn over the 90 % interval.
     n_genes
         Number of genes where `genes` is omitted.
 
@@ -262,10 +269,15 @@ def gene_changes(
         _means(ax, x, true_G[columns], standard_error_G, columns)
     for number, ((method, values), (colour, mark)) in enumerate(zip(predicted.items(), MARKS, strict=False)):
         value_G = per_gene(f"predicted[{method!r}]", values, len(true_G))
-        offset = 0.14 * (number - (len(predicted) - 1) / 2)
+        x_K = x + 0.14 * (number - (len(predicted) - 1) / 2)
+        if sd is not None and method in sd:
+            half_K = _half_90(f"sd[{method!r}]", sd[method], len(true_G))[columns]
+            label = "90 % interval" if number == 0 else "_interval"
+            bars: dict[str, Any] = {"fmt": "none", "ecolor": colour, "elinewidth": 1.3, "zorder": 3.5}
+            ax.errorbar(x_K, value_G[columns], half_K, label=label, **bars)
         ax.plot(
-            x + offset, value_G[columns], mark, color=colour, markersize=6, markeredgecolor="white",
-            markeredgewidth=0.4, label=method, zorder=4,
+            x_K, value_G[columns], mark, color=colour, markersize=6, markeredgecolor="white", markeredgewidth=0.4,
+            label=method, zorder=4,
         )  # fmt: skip
     ax.set_xticks(x, [names[gene] for gene in columns], rotation=60, ha="right", rotation_mode="anchor")
     bare(ax)
@@ -281,7 +293,7 @@ def _cells(ax: Axes, x: np.ndarray, cells: np.ndarray, columns: np.ndarray, true
         msg = f"cells_delta_NG has shape {cells_NG.shape}; expected at least one cell and {len(true_G)} genes"
         raise ValueError(msg)
     boxes = ax.boxplot(cells_NG[:, columns], positions=x, zorder=2, **BOX)
-    boxes["boxes"][0].set_label(f"observed, {count(len(cells_NG), 'cell')}")
+    boxes["boxes"][0].set_label(f"observed cells ({len(cells_NG)})")
     style: dict[str, Any] = {"color": "black", "linewidth": 2, "zorder": 3}
     ax.hlines(true_G[columns], x - 0.31, x + 0.31, label="observed mean", **style)
 
@@ -295,7 +307,8 @@ def _means(
         return
     error_K = np.asarray(standard_error_G, dtype=np.float64)[columns]
     if np.isfinite(error_K).all():
-        ax.errorbar(x, true_K, error_K, fmt="none", ecolor="0.35", elinewidth=0.9, zorder=3)
+        bars: dict[str, Any] = {"fmt": "none", "ecolor": "0.35", "elinewidth": 0.9, "zorder": 3}
+        ax.errorbar(x, true_K, error_K, label="standard error", **bars)
 
 
 def plot_perturbation(
@@ -330,28 +343,22 @@ def plot_perturbation(
     ValueError
         The model has no screen, or the condition is the control.
     """
-    from gears.evaluation.truth import Truth, dense_rows
-
-    screen = model._need_data("plot_perturbation").screen
-    condition = model._condition(query)
+    screen, condition = model._need_data("plot_perturbation").screen, model._condition(query)
     if condition.is_control:
         msg = "the control has no change to plot; give a perturbed condition, such as 'A+ctrl' or 'A+B'"
         raise ValueError(msg)
-    row = screen.id_of(condition)
-    if condition.suffix:  # one context of several, with its own control
-        screen = screen.setting(condition.context, condition.kind)
-        row = screen.id_of(condition.plain)
-    truth = Truth.of(screen, [condition.plain])
-    predictions = model.predict([condition])
-    cells_NG = dense_rows(screen, screen.cells_of(row)) - truth.control_mean_G
-    genes = truth.top(n_genes, dropouts=False)[0]
+    row, predictions = screen.id_of(condition), model.predict([condition])
+    mean_CG = screen.statistics.mean
+    control_G = mean_CG[screen.control_of[row]]
+    _, genes = screen.ranked_genes(row)
     show = in_notebook() and ax is None if show is None else show
     ax = gene_changes(
-        truth.delta_UG[0],
+        mean_CG[row] - control_G,
         {"predicted": predictions.delta(condition)},
         screen.gene_names,
-        genes=genes if len(genes) else None,
-        cells_delta_NG=cells_NG,
+        genes=genes[:n_genes] if len(genes) else None,
+        cells_delta_NG=screen.cells.rows(screen.cells_of(row)) - control_G,
+        sd=None if predictions.sd_change is None else {"predicted": predictions.sd_change[0]},
         n_genes=n_genes,
         title=condition.name,
         ax=ax,

@@ -226,7 +226,8 @@ def volcano(
 
 _LEAST_SCORE = 1e-4
 KINDS = (
-    ("neutral", "0.7", ".", 18),
+    ("undetermined", "0.82", "x", 14),
+    ("neutral", "0.55", ".", 24),
     ("synergy", ORANGE, "^", 26),
     ("suppression", BLUE, "v", 26),
     ("masking", PURPLE, "D", 18),
@@ -237,6 +238,9 @@ def interaction_volcano(
     table: pd.DataFrame, *, title: str = "", n_labels: int = 8, ax: Axes | None = None
 ) -> Axes:
     """Departure of every pair from additivity against -log10 of its score, marked by kind.
+
+    Pairs that depart (synergy, suppression, masking) have a line over their 90 % interval; those without a score are at
+    the lower edge.
 
     Parameters
     ----------
@@ -253,20 +257,28 @@ def interaction_volcano(
     columns_of(table, ("gene_1", "gene_2", "departure", "fdr_score", "kind"), "a table of interactions_table")
     ax = new_axes(5.2, 4.4) if ax is None else ax
     departure = table["departure"].to_numpy(dtype=float)
-    height = -np.log10(np.maximum(table["fdr_score"].to_numpy(dtype=float), _LEAST_SCORE))
+    score = np.nan_to_num(table["fdr_score"].to_numpy(dtype=float), nan=1.0)
+    height = -np.log10(np.maximum(score, _LEAST_SCORE))
+    covered = [np.stack([departure, height])]
     for kind, colour, mark, size in KINDS:
         in_kind = (table["kind"] == kind).to_numpy()
+        edge: dict[str, Any] = {} if mark == "x" else {"edgecolors": "white"}
         ax.scatter(
-            departure[in_kind], height[in_kind], s=size, color=colour, marker=mark, linewidths=0.3, edgecolors="white",
-            label=f"{kind} ({int(in_kind.sum())})", zorder=2,
+            departure[in_kind], height[in_kind], s=size, color=colour, marker=mark, linewidths=0.3 if edge else 0.8,
+            label=f"{kind} ({int(in_kind.sum())})", zorder=2, **edge,
         )  # fmt: skip
+        if mark not in "x." and {"low", "high"} <= set(table):
+            low, high = table.loc[in_kind, ["low", "high"]].to_numpy(dtype=float).T
+            ax.hlines(height[in_kind], low, high, color=colour, linewidth=0.9, label="_interval", zorder=1.5)
+            covered += [np.stack([x, height[in_kind]]) for x in np.linspace(low, high, 20)]
     ax.axvline(0, color="0.6", linewidth=0.6, zorder=1)
     ax.set_ylim(0, max(float(height.max(initial=0.0)) * 1.08, 0.1))
     finish(ax, "departure from additivity", "-log10 score", title, legend=False)
-    legend_below(ax, columns=2)
+    legend_below(ax, columns=3)
     names = [f"{first}+{second}" for first, second in zip(table["gene_1"], table["gene_2"], strict=True)]
     order = np.argsort(-height, kind="stable")[:n_labels]
-    name_near(ax, departure, height, [(int(row), names[row]) for row in order])
+    x, y = np.concatenate(covered, axis=1)
+    name_near(ax, x, y, [(int(row), names[row]) for row in order])
     return ax
 
 

@@ -26,7 +26,7 @@ from gears.core._installation import __version__
 from gears.core._messages import count, html_of, shorten, unknown_name
 from gears.core._numbers import whole_number
 from gears.data.checks._names import model_names
-from gears.data.splits._split import subgroup_names
+from gears.data.splits._split import Split, subgroup_names
 from gears.files.formats import plain_adata
 from gears.graphs._annotation import GeneAnnotation, near_symbols
 from gears.prediction._information import SOURCES, informed_by, source_of_genes, warn_uninformed
@@ -395,11 +395,12 @@ def requested_genes(genes: Iterable[str], parts: ModelParts) -> list[str]:
 
 def _names_in_model(genes: Iterable[str], parts: ModelParts) -> dict[str, str]:
     """Other names of genes in the model (:func:`gears.data.checks._names.model_names`), logged."""
-    screen = set(parts.gene_names)
+    genes, screen, nodes = list(genes), set(parts.gene_names), dict.fromkeys(parts.pert_names)
+    if all(gene in screen and gene in nodes for gene in genes):
+        return {}  # no label of the split needs to be read
     if parts.split is not None:
         labels = [*itertools.chain(*parts.split.parts.values()), *parts.split.excluded]
         screen |= {gene for label in labels for gene in Condition.parse(label).genes}
-    nodes = dict.fromkeys(parts.pert_names)
     names = model_names(genes, screen, nodes.keys(), lambda gene: GeneAnnotation.human().resolve(gene))
     if names:
         shown = shorten(f"{old} is {new}" for old, new in names.items())
@@ -428,30 +429,34 @@ class Origin:
     source_of
         What is known of each gene that can be perturbed, one of
         :data:`gears.prediction._information.SOURCES`; empty for a model without a split.
-    description
-        Plain values for ``uns``: dataset, hash of the screen, split.
+    provenance
+        Facts about the screen: dataset, hash.
+    split
+        The model's split.
     """
 
     gene_ids: tuple[str, ...]
     fitted_to: frozenset[Condition] | None = None
     source_of: Mapping[str, str] = field(default_factory=dict)
-    description: Mapping[str, Any] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    split: Split | None = None
 
     @classmethod
     def of(cls, parts: ModelParts) -> Origin:
         """The origin of a model's predictions."""
-        split, split_facts = parts.split, {}
         fitted = None
-        if split is not None:
+        if parts.split is not None:
             controls = (condition for condition in parts.training_conditions() if condition.is_control)
             fitted = frozenset([*parts.fitted_conditions(), *controls])
-            split_facts = {"split": split.name, "split_seed": split.seed, "split_hash": split.hash}
-        plain = {
-            name: value
-            for name, value in {**parts.provenance, **split_facts}.items()
-            if isinstance(value, str | int | float)
-        }
-        return cls(parts.gene_ids, fitted, source_of_genes(parts), plain)
+        return cls(parts.gene_ids, fitted, source_of_genes(parts), parts.provenance, parts.split)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Plain values for ``uns``: dataset, hash of the screen, split."""
+        facts, split = dict(self.provenance), self.split
+        if split is not None:
+            facts |= {"split": split.name, "split_seed": split.seed, "split_hash": split.hash}
+        return {name: value for name, value in facts.items() if isinstance(value, str | int | float)}
 
 
 def condition_table(conditions: Sequence[Condition], origin: Origin | None) -> pd.DataFrame:
@@ -496,5 +501,5 @@ def gene_table(
 
 def provenance(clip: bool, origin: Origin | None) -> dict[str, Any]:
     """Content of ``uns["gears"]``: plain values that h5ad and zarr can store."""
-    description = {} if origin is None else dict(origin.description)
+    description = {} if origin is None else origin.description
     return {"content": CONTENT, "clip": clip, "version": __version__, **description}

@@ -49,7 +49,7 @@ class EvaluateCall(ScoreOptions):
     """Arguments of :meth:`gears.GEARS.evaluate`: what is scored, how, and where the report goes."""
 
     # fmt: off
-    split: str = option("test", text(), help="part of the split: test, val or train")
+    part: str = option("test", text(), formerly="split", help="part of the split: test, val or train")
     _: KW_ONLY
     baselines: Sequence[str] = option(DEFAULT_BASELINES, list_of_names(),
         help="names of baselines (docs/evaluation.md describes each)")
@@ -69,7 +69,7 @@ def evaluate_model(
     pert_data: PertData, network: GEARSNetwork | None, parts: ModelParts, options: EvaluateCall
 ) -> pd.DataFrame | None:
     """Evaluate a model; see :meth:`gears.GEARS.evaluate`."""
-    part, clip, name, report = options.split, options.clip, options.name, options.report
+    part, clip, name, report = options.part, options.clip, options.name, options.report
     split = pert_data.split
     assert split is not None
     conditions = [condition for condition in split.conditions(part) if not condition.is_control]
@@ -89,7 +89,7 @@ def evaluate_model(
         "method": name,
         "mask_target": parts.config.mask_target,
         "annotation": pert_data.annotation,
-        "embedding": _embedding(parts),
+        "embedding": start_embedding(parts),
         "part_screen": pert_data.screen_of(part),
         "fitted_parts": fitted_parts,
         "fitted": fitted,
@@ -123,7 +123,7 @@ def evaluate_model(
     return table
 
 
-def _embedding(parts: ModelParts) -> GeneEmbedding | None:
+def start_embedding(parts: ModelParts) -> GeneEmbedding | None:
     """The embeddings that the network started from; None where there are none, as after loading."""
     start_PH = parts.inputs.start_PH
     if start_PH is None:

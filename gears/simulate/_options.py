@@ -49,7 +49,7 @@ class SimulationOptions(Options):
     common_effect: float = option(0.1, number(least=0, most=1), needs=_NO_NETWORK,
         help="share of the effects' covariance that all perturbations have in common")
     low_rank: int | None = option(None, whole(1).or_none(), needs=_NO_NETWORK,
-        help="""None, or the rank of the matrix of effects. Exact only with target_effect=0: a gene's change by its own
+        help="""rank of the matrix of effects. Exact only with target_effect=0: a gene's change by its own
         perturbation comes on top""")
     interaction_share: float = option(0.4, number(least=0, most=1), needs=_NO_NETWORK,
         help="share of pairs and triples that are not additive")

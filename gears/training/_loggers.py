@@ -11,6 +11,7 @@ import io
 import json
 import logging
 import multiprocessing
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,6 +87,20 @@ def check_loggers(names: Iterable[str], *, has_folder: bool = True) -> None:
         if entry.needs_folder and not has_folder:
             msg = f"loggers={name!r} writes into the model's folder; give save_path"
             raise ValueError(msg)
+        if name == "wandb":
+            _check_wandb_key()
+
+
+def _check_wandb_key() -> None:
+    """Raise ValueError where Weights & Biases would refuse the run after the screen was read."""
+    import wandb
+
+    if os.environ.get("WANDB_MODE", "online") == "online" and not wandb.api.api_key:
+        msg = (
+            "loggers='wandb' needs an API key of Weights & Biases, and none was found; run `wandb login`, "
+            "or set WANDB_MODE=offline and run `wandb sync` later"
+        )
+        raise ValueError(msg)
 
 
 def tracked(loggers: str | Sequence[str], project: str, name: str) -> dict[str, Any]:

@@ -103,8 +103,8 @@ class TrainOptions(Options):
         control cells) or cells (every perturbed cell against a control cell drawn again each epoch, as published)""")
     prior: str | None = option(AUTO, one_of([AUTO]).or_none("None for the network alone"), fixed=True,
         help="""auto: fit a Gaussian-process prior to the training conditions; a network is trained on its residuals,
-        and the network's weight beside the prior chosen on the validation conditions. None: train the network alone, as
-        published""")
+        and the network's weight beside the prior chosen on the validation conditions. prior=None trains the network
+        alone, as published""")
     refit: bool = option(True, switch(), needs=_PRIOR,
         help="with network weight 0, fit the prior again to the training and validation conditions at the end")
     schedule: str | None = option(None, one_of(list(SCHEDULES)).or_none(_BY_OBJECTIVE), fixed=True,

@@ -136,7 +136,7 @@ def test_several_problems_are_a_line_each(capsys: pytest.CaptureFixture[str]) ->
         "gears train: error: 4 problems:",
         "  - --epochs must be a whole number of at least 0, got -1",
         "  - --lr must be a number above 0, got 0",
-        "  - unknown --schedule 'cosin'; did you mean 'cosine'? (valid: step, constant, cosine, one-cycle, None)",
+        "  - unknown --schedule 'cosin'; did you mean 'cosine'? (valid: step, constant, cosine, one-cycle, none)",
         "  - --min-cells must be a whole number of at least 1, got 'two'",
     ]
     assert refused(capsys, "train", "screen.h5ad", "--epoch", 3, "--n-gpu", 2).splitlines()[1:] == [
@@ -208,12 +208,26 @@ def test_completion_has_every_command_option_and_valid_name(capsys: pytest.Captu
     assert set(commands.choices or ()) == set(COMMANDS)
     train = {name: action for action in commands.choices["train"]._actions for name in action.option_strings}  # type: ignore[call-overload, index]
     assert {"--epochs", "--no-refit", "--help-all", "--gpu-ids"} < set(train)
-    assert train["--schedule"].choices == ("step", "constant", "cosine", "one-cycle", "None")
+    assert train["--schedule"].choices == ("step", "constant", "cosine", "one-cycle", "none")
     shtab = pytest.importorskip("shtab")
     for shell in SHELLS:
         assert main(["completion", shell]) == 0
         assert "epochs" in capsys.readouterr().out
     assert shtab
+
+
+def test_doctor_says_what_each_way_to_train_costs_on_a_screen(small_data, capsys) -> None:
+    assert main(["doctor", str(small_data.dataset_path)]) == 0
+    costs = capsys.readouterr().out.partition("\n\n")[2].splitlines()
+    assert costs[0] == "this screen: 18 conditions, 60 genes, 640 cells"
+    assert max(map(len, costs)) <= 80
+    times = {line[:50].strip(): line[50:].split() for line in costs[2:8]}
+    default = times.pop("train(): prior and correction network")
+    assert default[:2] == default[2:], "nothing of it is trained on several devices"
+    assert [way.partition("(")[0] for way in times] == [
+        "train", "train", "Ensemble.train: 4 seeds, prior=None", "cross_validate", "cross_validate",
+    ]  # fmt: skip
+    assert "Estimates" in costs[8]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """Probable hits: the Gaussian formulas, the expected false discovery rate, and what is excluded."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy.stats import norm
 
-from gears.design import hits
+from gears.design import all_pairs, hits, interactions_table, power, reverse, suggest
 from gears.design.hits import Scorer, TrueChanges, expected_rate
 
 
@@ -89,3 +91,37 @@ def test_the_expected_false_discovery_rate_is_the_share_of_false_hits():
 def test_bad_arguments_are_errors(model, arguments, message):
     with pytest.raises(ValueError, match=message):
         hits(model, **arguments)
+
+
+def test_by_default_a_hit_is_larger_than_half_of_the_fitted_conditions(model):
+    fitted = model.parts.fitted_conditions()
+    changes = TrueChanges.of(model.parts, model.predict(fitted, clip=False))
+    table = hits(model)
+    assert table.attrs["threshold"] == pytest.approx(np.median(np.sqrt(changes.mean_square()[0])))
+    pd.testing.assert_frame_equal(table, hits(model, threshold=table.attrs["threshold"]))
+    with pytest.raises(
+        ValueError, match="threshold is None; expected a change of log expression other than 0"
+    ):
+        hits(model, readout=model.gene_list[5])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda model: suggest(model, 2),
+        lambda model: hits(model, threshold=0.1),
+        lambda model: reverse(model, {model.gene_list[3]: 1.0, model.gene_list[4]: -1.0}),
+        lambda model: interactions_table(model, scores=False),
+        lambda model: power(model, effect=0.25),
+        lambda model: pd.DataFrame({"pair": [one.name for one in all_pairs(model)]}),
+    ],
+    ids=["suggest", "hits", "reverse", "interactions_table", "power", "all_pairs"],
+)
+def test_what_holds_a_model_is_taken_as_the_model(model, call):
+    held = SimpleNamespace(gears=model, gene_list=model.gene_list)
+    pd.testing.assert_frame_equal(call(held), call(model))
+
+
+def test_pairs_and_power_of_a_model_are_those_of_its_genes_and_its_screen(model, pert_data):
+    assert list(all_pairs(model)) == model.pairs()
+    pd.testing.assert_frame_equal(power(model, cells=37), power(pert_data, cells=37))

@@ -205,3 +205,7 @@ def test_a_model_without_standard_deviations_is_an_error_with_the_remedy(model, 
     assert len(suggest(ensemble, None, 3, "effect", threshold=0.1)) == 3
     with pytest.raises(ValueError, match="needs the prior of a single model"):
         suggest(ensemble)
+
+
+def test_a_number_alone_is_the_size_of_the_batch(model):
+    pd.testing.assert_frame_equal(suggest(model, 3), suggest(model, n=3))

@@ -102,6 +102,38 @@ def test_an_ensemble_predicts_mean_and_spread(outcomes: list[RunOutcome]) -> Non
     assert ensemble.predict(gene)[gene] == pytest.approx(predicted[gene])
 
 
+@pytest.mark.slow
+def test_an_ensemble_is_trained_in_one_call_and_does_not_depend_on_how_many_are_trained_at_once(
+    screens: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # so that threads are those that the package chooses
+    config = configuration(screens, dtype="float32", objective="moments", batch_size=None)
+    ensembles = [
+        Ensemble.train(config, [1, 2], screens / f"{n}-at-once", n_at_once=n, device="cpu") for n in (1, 2)
+    ]
+    gene, other = ensembles[0].pert_list[:2]
+    first, second = (ensemble.predict([gene, f"{gene}+{other}"]) for ensemble in ensembles)
+    np.testing.assert_array_equal(first.expression_UG, second.expression_UG)
+    assert first.spread_UG.max() > 0
+
+
+def test_members_that_agree_to_the_bit_are_reported(
+    small_data: PertData, caplog: pytest.LogCaptureFixture
+) -> None:
+    models = [GEARS(small_data, device="cpu") for _ in range(3)]
+    for seed, model in enumerate(models):
+        model.model_initialize(hidden_size=8, seed=seed)
+        model.train(epochs=0, evaluate_test=False, verbose=False)
+    Ensemble(models)
+    assert "3 equal members: no network is used; prior=None trains networks that differ" in caplog.text
+    caplog.clear()
+    models[0].model_initialize(hidden_size=8, seed=1)
+    Ensemble(models)
+    assert "equal members" not in caplog.text
+    Ensemble([models[0], models[0]])
+    assert "2 equal members: their weights are the same; give other seeds" in caplog.text
+
+
 def test_models_that_do_not_belong_together(outcomes: list[RunOutcome]) -> None:
     model = GEARS.from_pretrained(outcomes[0].save_path, device="cpu")
     with pytest.raises(ValueError, match="at least two models; found 1"):

@@ -113,7 +113,7 @@ def test_boxes_are_quartiles_of_the_cells(names):
     means = next(c for c in ax.collections if c.get_label() == "observed mean")
     drawn = [segment[0, 1] for segment in means.get_segments()]
     np.testing.assert_allclose(drawn, cells.mean(axis=0)[[5, 0]])
-    assert "observed, 41 cells" in [text.get_text() for text in ax.get_legend().get_texts()]
+    assert "observed cells (41)" in [text.get_text() for text in ax.get_legend().get_texts()]
 
 
 @pytest.mark.parametrize(

@@ -86,5 +86,15 @@ def test_pairs_are_drawn_by_departure_and_score_and_marked_by_kind(by_label):
     assert offsets(drawn["masking (1)"]) == [[-0.8, 4.0]]  # a score of 0 stands at the top edge
     assert "suppression (0)" in drawn
     assert [text.get_text() for text in ax.texts] == ["A+C", "A+B"]
+    intervals = table.assign(low=[0.5, -1.0, -0.3], high=[0.9, -0.6, 0.5])
+    lines = [
+        artist for artist in interaction_volcano(intervals).collections if artist.get_label() == "_interval"
+    ]
+    assert [np.asarray(one)[:, 0].tolist() for line in lines for one in line.get_segments()] == [
+        [0.5, 0.9],
+        [-1.0, -0.6],
+    ]
+    unknown = table.assign(kind="undetermined", fdr_score=np.nan)
+    assert offsets(by_label(interaction_volcano(unknown))["undetermined (3)"])[2] == [0.1, 0.0]
     with pytest.raises(ValueError, match="the table lacks fdr_score"):
         interaction_volcano(table.drop(columns="fdr_score"))

@@ -211,4 +211,14 @@ def test_loggers_are_checked_before_anything_starts(monkeypatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     with pytest.raises(ValueError, match="give save_path"):
         TrainOptions(loggers=("tensorboard",))
+
+
+def test_wandb_without_a_key_is_refused_before_anything_is_read(monkeypatch, tmp_path) -> None:
+    pytest.importorskip("wandb", reason="the package wandb is not installed")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    with pytest.raises(ValueError, match=r"needs an API key.*run `wandb login`, or set WANDB_MODE=offline"):
+        TrainOptions(loggers="wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
     assert TrainOptions(loggers="wandb").loggers == ("wandb",)

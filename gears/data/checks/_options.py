@@ -43,8 +43,8 @@ class ProcessingOptions(Options):
     scale: str | None = option(None, one_of(SCALES).or_none(),
         help=f"scale of the values where its detection is wrong: {', '.join(SCALES)}; they are used unchanged")
     min_cells: int | None = option(None, whole(1).or_none(),
-        help="""drop conditions (never the control) with fewer cells, with a warning; None drops nothing, and conditions
-        too small for DE are an error""")
+        help="""drop conditions (never the control) with fewer cells, with a warning; by default nothing is dropped, and
+        conditions too small for DE are an error""")
     pool_cell_types: bool = option(False, switch(), help="treat several cell types as one")
     ctrl_label: str | list[str] = option(CONTROL_LABEL, anything(),
         help="""the screen's own control token, or several; written ctrl in the prepared screen, and the original labels
@@ -83,7 +83,7 @@ class ProcessingOptions(Options):
         of genes in the label are excluded""")
     max_residual: float | None = option(None, _SHARE,
         help="""exclude conditions whose mean (normalised counts) of a perturbed, measured gene is more than this share
-        of the control's, such as 0.3; None: off""")
+        of the control's, such as 0.3; off by default""")
     max_cell_residual: float | None = option(None, _SHARE, help="the same for each cell")
     batch_key: list[str] | None = option(None, anything(), formerly="match_controls_by",
         help="""column of obs with the experimental batch, or several (batch, donor, cell type): the cells of a

@@ -249,13 +249,22 @@ class PreparedScreen(Shown):
         wanted = Condition.of(condition)
         condition_id = self._id_by_condition.get(wanted)
         if condition_id is None:
-            joined = joined_otherwise("+".join(wanted.genes), set(self.perturbed_genes))
-            meant = None if joined is None else joined.at(wanted.context, wanted.kind)
-            near = [meant] if meant in self._id_by_condition else self.conditions
-            hint = suggestion(wanted.name, near, "it has")
-            msg = f"the screen has no condition {str(condition)!r}; {hint}"
+            msg = f"the screen has no condition {str(condition)!r}; {self._near(wanted)}"
             raise KeyError(msg)
         return condition_id
+
+    def _near(self, unknown: Condition) -> str:
+        """What a user may mean by a condition that the screen lacks: a gene where one is unknown, else a condition."""
+        genes = self.perturbed_genes
+        joined = joined_otherwise("+".join(unknown.genes), set(genes))
+        meant = None if joined is None else joined.at(unknown.context, unknown.kind)
+        if meant in self._id_by_condition:
+            return f"did you mean {meant.name!r}?"
+        missing = next((gene for gene in unknown.genes if gene not in genes), None)
+        if missing is not None:
+            return f"{missing!r} is not perturbed in it; {suggestion(missing, genes, 'its genes')}"
+        alike = [other for other in self.conditions if {*other.genes} & {*unknown.genes}]
+        return suggestion(unknown.name, alike, "it has")
 
     # Cells
 
@@ -360,6 +369,18 @@ class PreparedScreen(Shown):
         order, scores = self._array("de/order"), self._array("de/scores")
         ranking = DERanking(order, scores, self.manifest["shape"]["genes"])
         return ranking if self._kept is None else ranking.subset(self._kept)
+
+    def ranked_genes(self, condition_id: int) -> tuple[np.ndarray, np.ndarray]:
+        """Genes of :attr:`de`, most differential first: all, and without drop-outs; empty without a ranking.
+
+        A drop-out is 0 in every cell of the condition, but not in the control.
+        """
+        if self.de is None:
+            return (np.zeros(0, dtype=np.int64),) * 2
+        order = np.asarray(self.de.order[condition_id], dtype=np.int64)
+        order, mean_CG = order[order >= 0], self.statistics.mean
+        is_lost = (mean_CG[condition_id, order] == 0) & (mean_CG[self.control_of[condition_id], order] != 0)
+        return order, order[~is_lost]
 
     @cached_property
     def control_mean_BG(self) -> np.ndarray:

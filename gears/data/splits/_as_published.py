@@ -112,6 +112,7 @@ def _simulate(labels: Labels, names: list[str], arguments: SplitOptions, kind: s
     "whose genes are both seen; validation is drawn from the rest in the same way.",
     uses=("train_gene_set_size", "combo_seen2_train_frac", "test_perts", "only_test_set_perts"),
     needs=NEEDS,
+    holds_out="gene",
 )
 def draw_simulation(labels: Labels, arguments: SplitOptions) -> Draw:
     """Hold genes out of training; singles and combinations of any number of genes."""
@@ -123,6 +124,7 @@ def draw_simulation(labels: Labels, arguments: SplitOptions) -> Draw:
     "As simulation, with singles only: combinations are in no part.",
     uses=("train_gene_set_size", "test_perts", "only_test_set_perts"),
     needs=NEEDS,
+    holds_out="gene",
 )
 def draw_simulation_single(labels: Labels, arguments: SplitOptions) -> Draw:
     """Hold genes out of training; combinations are excluded."""
@@ -241,6 +243,7 @@ register_split(
     "Test genes are drawn; test has their singles, and combinations that hold them are excluded.",
     uses=("combo_single_split_test_set_fraction", "test_pert_genes"),
     needs=GENES_NEEDED,
+    holds_out="gene",
 )
 def draw_single(labels: Labels, arguments: SplitOptions) -> Draw:
     """Singles of genes that training never perturbs."""

@@ -27,6 +27,7 @@ from gears.data.splits._strict import (
     uses=("train_gene_set_size", "test_pert_genes"),
     needs="A share of the perturbed genes is held out for test, a tenth of the rest for validation: 3 are the least",
     exact=True,
+    holds_out="gene",
 )
 def draw_gene_held_out(labels: Labels, arguments: SplitOptions) -> Draw:
     """Every condition of the test genes is test, every other one of the validation genes validation."""
@@ -83,6 +84,7 @@ def draw_fold(labels: Labels, arguments: SplitOptions) -> Draw:
     needs="The screen needs two contexts or more (context_key=), and two conditions in those that train",
     exact=True,
     by_setting=True,
+    holds_out="context",
 )
 def draw_context(labels: Labels, arguments: SplitOptions) -> Draw:
     """Test: the given contexts, or one that the seed chooses. Their controls do not train either."""

@@ -253,6 +253,8 @@ class SplitKind:
         Drawn as in strict mode in either mode (a kind that the published package lacks).
     by_setting : bool
         Divides the conditions of each setting; others keep a condition together in all settings.
+    holds_out : str
+        What is new in the test part: "condition", "gene" (no training condition perturbs the test genes) or "context".
     """
 
     name: str
@@ -263,6 +265,7 @@ class SplitKind:
     needs: str = ""
     exact: bool = False
     by_setting: bool = False
+    holds_out: str = "condition"
 
     def draw_by(self, labels: Labels, arguments: SplitOptions) -> Draw:
         """Draw in the mode that the arguments ask for."""
