@@ -22,19 +22,9 @@ if TYPE_CHECKING:
     from gears.simulate._screen import simulated_screen
 
 __all__ = [
-    "GEARS",
-    "Condition",
-    "Ensemble",
-    "PertData",
-    "PerturbationModel",
-    "__version__",
-    "design",
-    "pl",
-    "plotting",
-    "simulated_screen",
-    "train_many",
-    "train_multi_gpu",
-]
+    "GEARS", "Condition", "Ensemble", "PertData", "PerturbationModel", "__version__", "design", "pl", "plotting",
+    "simulated_screen", "train_many", "train_multi_gpu",
+]  # fmt: skip
 
 _HOMES = {
     "Condition": "gears.conditions",

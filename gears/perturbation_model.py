@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from gears.conditions import Condition
-from gears.core._html import Shown
+from gears.core._messages import Shown
 from gears.core._options import takes
 from gears.evaluation.verdict import verdict_table
 from gears.gears import GEARS
@@ -202,15 +202,15 @@ class PerturbationModel(Shown):
 
     def suggest(self, n: int = 10, **options: Any) -> pd.DataFrame:
         """The n perturbations to measure next (:func:`gears.design.suggest`)."""
-        from gears import design
+        from gears.design.suggest import suggest
 
-        return design.suggest(self.gears, n=n, **options)
+        return suggest(self.gears, n=n, **options)
 
     def hits(self, candidates: Iterable[Query] | None = None, **options: Any) -> pd.DataFrame:
         """Perturbations ranked by the probability of a change beyond a threshold (:func:`gears.design.hits`)."""
-        from gears import design
+        from gears.design.hits import hits
 
-        return design.hits(self.gears, candidates, **options)
+        return hits(self.gears, candidates, **options)
 
     def report(self, path: str | Path, part: str | None = None, **options: Any) -> Path:
         """Write the evaluation as an HTML page with tables and figures into a folder; returns the page's path."""

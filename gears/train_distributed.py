@@ -13,16 +13,9 @@ from gears.training._trainer import TrainingEngine
 from gears.training.any_model import distributed_train_worker, launch_distributed_training
 
 __all__ = [
-    "TrainingEngine",
-    "cleanup_ddp",
-    "distributed_train_worker",
-    "launch_distributed_training",
-    "setup_ddp",
-    "setup_ddp_multi_node",
-    "setup_distributed",
-    "train_ddp_worker",
-    "train_multi_gpu",
-]
+    "TrainingEngine", "cleanup_ddp", "distributed_train_worker", "launch_distributed_training", "setup_ddp",
+    "setup_ddp_multi_node", "setup_distributed", "train_ddp_worker", "train_multi_gpu",
+]  # fmt: skip
 
 
 def main() -> None:

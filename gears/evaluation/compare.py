@@ -22,13 +22,11 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
-from gears.core._html import Shown
-from gears.core._messages import count, unknown_name
+from gears.core._messages import Shown, count, unknown_name
 from gears.core._options import list_of_names, option, options, text
 from gears.core._progress import followed
 from gears.data.screen._prepared import PreparedScreen
-from gears.data.splits._controls import screens_of
-from gears.data.splits._split import PARTS, Split
+from gears.data.splits._split import PARTS, Split, screens_of
 from gears.distributed._devices import DeviceLike, DevicePlan, plan_devices
 from gears.distributed._gpus import GpuIds
 from gears.distributed._launch import launch_many

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gears.core._installation import cores
 from gears.core._messages import count
 from gears.distributed._log import quiet
-from gears.distributed.doctor import cores
 from gears.gears import GEARS
 from gears.training._shards import one_thread
 from gears.training.options import CONDITIONS_PER_STEP, DEFAULTS, EPOCHS, STEPS_PER_EPOCH

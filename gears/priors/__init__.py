@@ -10,11 +10,5 @@ from gears.priors._process import PriorData
 from gears.priors._source import go_similarity, prior_of
 
 __all__ = [
-    "FittedPrior",
-    "GenePrior",
-    "GeneSimilarity",
-    "PriorData",
-    "fit_prior",
-    "go_similarity",
-    "prior_of",
-]
+    "FittedPrior", "GenePrior", "GeneSimilarity", "PriorData", "fit_prior", "go_similarity", "prior_of",
+]  # fmt: skip

@@ -17,7 +17,7 @@ from gears.evaluation.baselines import Additive, NoChange
 from gears.evaluation.cell_eval import write_cell_eval_pair
 from gears.prediction.predictions import Predictions
 from gears.report import Profiles, write_report
-from gears.report._figures import shown_rows
+from gears.report._page import shown_rows
 
 FAST = {"n_split_half": 1, "metrics": ["discrimination_ref", "relative_error", "mse", "spread"]}
 FEW = {"baselines": ["no_change", "train_mean", "additive"], **FAST}

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from gears.conditions import Condition
 from gears.core._numbers import whole_number
-from gears.data.splits._labels import Labels
 from gears.data.splits._make import make_split
-from gears.data.splits._registry import SPLITS
+from gears.data.splits._registry import SPLITS, Labels
 from gears.data.splits._split import Split
 
 if TYPE_CHECKING:
