@@ -120,7 +120,7 @@ class Screen:
 
     def tables(self, device, dtype):
         """Condition tables on a device."""
-        from gears.training._tables import ConditionTables
+        from gears.training._tasks import ConditionTables
 
         statistics = self.statistics
         return ConditionTables.build(

@@ -30,7 +30,7 @@ from gears.data.splits import Split
 from gears.design import suggest
 from gears.plotting import image_bytes
 from gears.plotting._curves import replay_curve
-from gears.simulate import Truth
+from gears.simulate import SimulatedTruth
 
 AIMS = ("random", "information", "most connected", "largest effect")
 N_ROUNDS = 5
@@ -65,7 +65,7 @@ def replay_of_aims(
         yield Result(title, lines, record, files | {".csv.gz": packed(records)})
 
 
-def replay(data: PertData, truth: Truth | None, seed: int, repeats: int) -> pd.DataFrame:
+def replay(data: PertData, truth: SimulatedTruth | None, seed: int, repeats: int) -> pd.DataFrame:
     """Error on the held-out fifth by aim, repeat and round."""
     conditions = [one for one in data.screen.conditions if not one.is_control]
     held, rest = divided(conditions, 5, np.random.default_rng((seed, 0)))
@@ -98,7 +98,7 @@ def divided(
     return [conditions[row] for row in order[:size]], [conditions[row] for row in order[size:]]
 
 
-def changes(data: PertData, truth: Truth | None, conditions: Sequence[Condition]) -> np.ndarray:
+def changes(data: PertData, truth: SimulatedTruth | None, conditions: Sequence[Condition]) -> np.ndarray:
     """Expected changes of conditions, or measured ones where these are not known, (U, G)."""
     if truth is None:
         return data.screen.statistics.delta(np.array([data.screen.id_of(one) for one in conditions]))

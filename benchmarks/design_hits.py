@@ -33,7 +33,7 @@ from gears.design.reverse import similarity
 from gears.plotting import image_bytes, new_figure
 from gears.plotting._curves import rate_calibration
 from gears.prediction.predictions import Predictions
-from gears.simulate import Truth
+from gears.simulate import SimulatedTruth
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,7 +91,7 @@ def result(found: dict[str, dict[str, list[Any]]], settings: dict[str, Any]) -> 
     return Result("Calibration of hits", lines, settings | {"kinds": kinds}, files)
 
 
-def hit_rates(data: PertData, truth: Truth, model: GEARS, held: Sequence[Condition]) -> list[pd.DataFrame]:
+def hit_rates(data: PertData, truth: SimulatedTruth, model: GEARS, held: Sequence[Condition]) -> list[pd.DataFrame]:
     """One table per readout of held-out conditions: probability, expected rate, and whether it is a hit."""
     predictions = model.predict(held, clip=False)
     true_UG, names = changes(data, truth, held), tuple(predictions.gene_names)
@@ -123,7 +123,7 @@ def probability(model: GEARS, predictions: Predictions, readout: Any, threshold:
     return Scorer.of(readout, threshold, tuple(predictions.gene_names))(model.parts, predictions)[2]
 
 
-def departure_table(data: PertData, truth: Truth, model: GEARS, pairs: Sequence[Condition]) -> pd.DataFrame:
+def departure_table(data: PertData, truth: SimulatedTruth, model: GEARS, pairs: Sequence[Condition]) -> pd.DataFrame:
     """Departures of held-out pairs from additivity, and the expected ones as ``true``, NaN where the sum is 0."""
     if not pairs:
         return pd.DataFrame(columns=["departure", "low", "high", "probability", "kind", "true"], dtype=float)

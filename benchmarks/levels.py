@@ -33,7 +33,7 @@ from gears.design._interactions import NEUTRAL
 from gears.design.hits import Z_90
 from gears.design.power import EXACT_BELOW
 from gears.evaluation.interactions import ADDITIVE, SUPPRESSION, SYNERGY, UNDETERMINED, predicted_interactions
-from gears.simulate import Truth
+from gears.simulate import SimulatedTruth
 
 N_COMBINATIONS = (0, 2, 5, 20)
 ALONE, ALL = "singles alone", "all conditions"
@@ -80,7 +80,7 @@ def levels(
             yield Result("Levels against truth", lines, {"seeds": list(seeds), "outside": outside, **rows})
 
 
-def measurements(data: PertData, truth: Truth | None, seed: int) -> Iterator[tuple[str, str, pd.DataFrame]]:
+def measurements(data: PertData, truth: SimulatedTruth | None, seed: int) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Name of the table, situation and records of one screen."""
     conditions = [one for one in data.screen.conditions if not one.is_control]
     singles, combined = (
@@ -120,7 +120,7 @@ def measurements(data: PertData, truth: Truth | None, seed: int) -> Iterator[tup
 
 
 def predicted(
-    data: PertData, truth: Truth, model: GEARS, train: Sequence[Condition], held: Sequence[Condition]
+    data: PertData, truth: SimulatedTruth, model: GEARS, train: Sequence[Condition], held: Sequence[Condition]
 ) -> pd.DataFrame:
     """Squared errors of held-out conditions, of the sums of their singles and of the training mean; slope, coverage."""
     change_UG, true_UG = model.predict(held, clip=False).delta_UG, changes(data, truth, held)
@@ -138,7 +138,7 @@ def predicted(
 
 
 def inside(
-    data: PertData, truth: Truth, model: GEARS, conditions: Sequence[Condition]
+    data: PertData, truth: SimulatedTruth, model: GEARS, conditions: Sequence[Condition]
 ) -> dict[str, np.ndarray]:
     """Whether expected means and changes lie in their intervals of 90 %, (U, G) each."""
     predictions, true_UG = model.predict(conditions, clip=False), changes(data, truth, conditions)
@@ -149,7 +149,7 @@ def inside(
     }
 
 
-def measured(data: PertData, truth: Truth | None, model: GEARS, train: Sequence[Condition]) -> pd.DataFrame:
+def measured(data: PertData, truth: SimulatedTruth | None, model: GEARS, train: Sequence[Condition]) -> pd.DataFrame:
     """Slope of the prediction on the measured change, reliability of this, squared errors of both, and coverage."""
     change_UG, measured_UG = model.predict(train, clip=False).delta_UG, changes(data, None, train)
     statistics, ids = data.screen.statistics, np.array([data.screen.id_of(one) for one in train])
@@ -165,7 +165,7 @@ def measured(data: PertData, truth: Truth | None, model: GEARS, train: Sequence[
     return table.assign(error=errors[0], of_measured=errors[1], **covered)
 
 
-def rates(data: PertData, truth: Truth, model: GEARS, held: Sequence[Condition]) -> pd.DataFrame:
+def rates(data: PertData, truth: SimulatedTruth, model: GEARS, held: Sequence[Condition]) -> pd.DataFrame:
     """Candidates of all readouts, and the share of them for which `hits` states no share of false ones."""
     size = float(np.sqrt((changes(data, truth, held) ** 2).mean()))
     undetermined = hits(model, held, threshold=size)["fdr_score"].isna().mean()
@@ -184,7 +184,7 @@ def amounts(
 
 
 def remaining(
-    data: PertData, truth: Truth, singles: list[Condition], combined: list[Condition], seed: int
+    data: PertData, truth: SimulatedTruth, singles: list[Condition], combined: list[Condition], seed: int
 ) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Stated and found share of the squared error that is left once a suggested quarter of the candidates is known."""
     drawn = [singles[row] for row in np.random.default_rng(seed).permutation(len(singles))]

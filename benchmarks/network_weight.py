@@ -40,8 +40,7 @@ from gears.simulate import simulated_screen
 from gears.training._batches import ConditionLoader
 from gears.training._network_weight import WEIGHTS, choose_network_weight
 from gears.training._run import Run, RunResult
-from gears.training._tables import condition_tables
-from gears.training._tasks import pair_tables
+from gears.training._tasks import condition_tables, pair_tables
 from gears.training._validation import validation_of
 from gears.training.options import MONITOR, TrainOptions
 

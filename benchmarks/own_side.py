@@ -95,8 +95,7 @@ def _engine(model):
     import torch
 
     from gears.training import TrainingEngine
-    from gears.training._tables import condition_tables
-    from gears.training._tasks import CellsTask
+    from gears.training._tasks import CellsTask, condition_tables
 
     device = torch.device("cpu")
     engine = TrainingEngine(model.model, device, clip_value=1.0)

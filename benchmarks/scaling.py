@@ -100,7 +100,7 @@ def scaling(
     """Every objective, batch (cells, or conditions, of a step over all workers) and number of workers."""
     import torch
 
-    from gears.distributed.doctor import cores
+    from gears.core._installation import cores
     from gears.simulate import simulate_to_h5ad
 
     size = "tiny" if small else size

@@ -14,9 +14,9 @@ import numpy as np
 
 from gears import PertData
 from gears.data.screen._prepared import PreparedScreen
+from gears.data.splits._make import folds
 from gears.data.splits._split import Split
-from gears.data.splits.folds import folds
-from gears.simulate import Truth, simulated_screen
+from gears.simulate import SimulatedTruth, simulated_screen
 
 COMMON = {
     "n_genes": 500, "n_singles": 40, "n_pairs": 60, "cells_per_condition": 60, "n_control": 300, "seed": 3,
@@ -79,7 +79,7 @@ class Screen:
     name: str
     seed: int | None
     adata: anndata.AnnData
-    truth: Truth | None = None
+    truth: SimulatedTruth | None = None
     preparation: Mapping[str, Any] = field(default_factory=dict)
 
     @contextlib.contextmanager

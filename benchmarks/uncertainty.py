@@ -28,7 +28,7 @@ from gears.evaluation.uncertainty import calibration_by_condition
 from gears.plotting import image_bytes
 from gears.plotting._style import new_figure
 from gears.priors._source import prior_of
-from gears.simulate import Truth
+from gears.simulate import SimulatedTruth
 
 NORMAL_90 = 1.6449
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
@@ -75,7 +75,7 @@ def in_folds(screen: Screen, n_folds: int) -> pd.DataFrame:
     return table
 
 
-def one_fold(data: PertData, truth: Truth | None) -> pd.DataFrame:
+def one_fold(data: PertData, truth: SimulatedTruth | None) -> pd.DataFrame:
     """The prior's predictions of the test part, and a constant s.d. per gene."""
     model = GEARS(data, device="cpu")
     model.model_initialize(hidden_size=8)

@@ -9,7 +9,7 @@ contexts or perturbation types the label has these as well: "A+B [CRISPRa] @ K56
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Container, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,8 @@ AT = " @ "
 """Separates the context in a label."""
 FEWEST_COMBINATIONS = 8
 """Measured combinations that show how far effects add up; with fewer the kind of an unmeasured pair is undetermined."""
+OTHER_SIGNS = ("_", ",", ";", "|", "/", "&", ":", " ", "-")
+"""Signs that join genes elsewhere."""
 _PLACED = re.compile(r"^(?P<genes>.*?)(?: \[(?P<kind>[^\[\]]+)\])?(?: @ (?P<context>.+))?$", re.DOTALL)
 
 
@@ -159,6 +161,21 @@ def conditions_of(
     """
     known = known or {}
     return {label: known[label] if label in known else Condition.parse(label) for label in labels}
+
+
+def joined_otherwise(name: str, genes: Container[str]) -> Condition | None:
+    """The condition that a name means if another sign than "+" joins its genes, all of which must be among `genes`.
+
+    Examples
+    --------
+    >>> joined_otherwise("KLF1_AHR", {"AHR", "KLF1"}), joined_otherwise("HLA-A", {"AHR", "KLF1"})
+    (Condition('AHR+KLF1'), None)
+    """
+    for sign in OTHER_SIGNS:
+        parts = name.split(sign)
+        if len(parts) > 1 and all(part.strip() in genes for part in parts):
+            return Condition.of(parts)
+    return None
 
 
 def split_label(label: str) -> list[str]:

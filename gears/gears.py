@@ -17,14 +17,14 @@ import torch
 from gears.cell_gears._folders import is_published, read_published_of
 from gears.cell_gears._moved import ELSEWHERE, GONE
 from gears.conditions import Condition
-from gears.core._html import Shown
 from gears.core._lazy import Gone, lazy_names
+from gears.core._messages import Shown
 from gears.core._options import takes
-from gears.distributed._devices import DeviceLike
+from gears.distributed._devices import DeviceLike, model_device
 from gears.distributed._gpus import GpuIds
+from gears.distributed._group import joined
 from gears.distributed._log import shown
-from gears.distributed._torchrun import joined
-from gears.distributed._world import World, current_world, is_running, model_device
+from gears.distributed._world import World, current_world, is_running
 from gears.evaluation.interactions import predict_interaction
 from gears.evaluation.verdict import short_table
 from gears.model._folder import (

@@ -12,17 +12,15 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, Condition, split_label
-from gears.core._html import Shown
 from gears.core._lazy import Gone
-from gears.core._messages import count
+from gears.core._messages import Shown, count
 from gears.core._options import Options, anything, option, options, switch, takes
 from gears.data.checks._options import ProcessingOptions
 from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen.prepare import LoadCall, folder_name, make_data_path, obtain_screen, prepare_screen
-from gears.data.splits._controls import part_screens
 from gears.data.splits._make import prepare_split
 from gears.data.splits._registry import SplitOptions
-from gears.data.splits._split import Split
+from gears.data.splits._split import Split, part_screens
 from gears.distributed._log import shown
 from gears.files._paths import FolderPath, named, need_files, user_path
 from gears.graphs._annotation import annotation_from

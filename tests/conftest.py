@@ -117,7 +117,7 @@ def small_screen_adata(small_screen):
 
 @pytest.fixture
 def small_screen_truth(small_screen):
-    """What the small screen was drawn from (see :class:`gears.simulate.Truth`)."""
+    """What the small screen was drawn from (see :class:`gears.simulate.SimulatedTruth`)."""
     return small_screen[1]
 
 

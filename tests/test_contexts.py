@@ -108,7 +108,7 @@ def test_a_context_that_training_never_saw(pert_data):
 
 def test_own_genes_are_masked_in_loss_and_metrics(pert_data):
     from gears.model.config import ModelConfig
-    from gears.training._tables import condition_tables
+    from gears.training._tasks import condition_tables
 
     pert_data.prepare_split("simulation", seed=1)
     screen = pert_data.screen

@@ -12,7 +12,7 @@ import ast
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 
 import pytest
@@ -33,6 +33,8 @@ DOORS = {
 """The modules beside the rooms: paths that users import, and those that Python asks for."""
 MOST_DOORS = 14
 MOST_LINES = 700
+LONGEST_CHAIN = 20
+"""Modules on the longest way along imports. It only falls."""
 
 EXCEPTIONS: set[tuple[str, str]] = set()
 """(importing module, imported module) that still go against the order. It only shrinks, and ends empty."""
@@ -196,6 +198,16 @@ class Layout:
             pending += new
         return found
 
+    def longest_chain(self) -> list[str]:
+        """The modules on the longest way along imports, without those for annotations."""
+
+        @cache
+        def chain(module: str) -> list[str]:
+            ways = [chain(target) for target in self.imports.get(module, ())]
+            return [module, *max(ways, key=len, default=[])]
+
+        return max(map(chain, self.imports), key=len)
+
     def through_a_room(self) -> set[str]:
         """Imports from an `__init__` of what another module defines: ``module: from room import name``."""
         found = set()
@@ -277,6 +289,11 @@ def test_no_file_is_too_long(layout):
     assert found >= LONG, f"no longer needed in LONG: {sorted(LONG - found)}"
 
 
+def test_no_chain_of_imports_is_too_long(layout):
+    chain = layout.longest_chain()
+    assert len(chain) <= LONGEST_CHAIN, f"{len(chain)} modules: {' <- '.join(chain)}"
+
+
 def test_beside_the_rooms_there_are_doors_only(layout):
     assert layout.doors() == DOORS
     assert len(DOORS) <= MOST_DOORS
@@ -311,5 +328,6 @@ if __name__ == "__main__":
         "through a room": here.through_a_room(),
         "too long": here.long_files(),
         "no doors": here.doors() - DOORS,
+        "longest chain": [" <- ".join(here.longest_chain())],
     }.items():
         print(f"{title} ({len(found)})", *sorted(map(str, found)), sep="\n  ")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gears import GEARS, PertData, simulated_screen
-from gears.core._html import html_of
+from gears.core._messages import html_of
 from gears.core._options import Options
 from gears.data.checks._options import ProcessingOptions
 from gears.data.splits import check_split

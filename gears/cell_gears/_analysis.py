@@ -99,7 +99,9 @@ def deeper_analysis(
     """
     context = _Context(adata)
     if most_variable_genes is None:
-        most_variable_genes = np.argsort(context.condition_means().std(axis=0))[-200:]
+        labels = context.labels
+        mean_LG = np.array([context.mean_of(labels == label) for label in dict.fromkeys(labels)])
+        most_variable_genes = np.argsort(mean_LG.std(axis=0))[-200:]
     variable = np.asarray(most_variable_genes, dtype=np.int64)
     analysis: Scores = {}
     for label, truth, pred_G in _conditions(test_res):
@@ -124,7 +126,7 @@ class _Context:
         self.labels = adata.obs["condition"].astype(str).to_numpy()
         self.full_name = dict(zip(self.labels, adata.obs["condition_name"].astype(str), strict=True))
         self.position = {gene: index for index, gene in enumerate(adata.var.index)}
-        self.control_G = self._mean_of(np.array([Condition.parse(label).is_control for label in self.labels]))
+        self.control_G = self.mean_of(np.array([Condition.parse(label).is_control for label in self.labels]))
 
     def genes(self, key: str, label: str) -> np.ndarray | None:
         """Gene positions of a condition's list in ``uns``; None without a list, such as for the control."""
@@ -136,11 +138,7 @@ class _Context:
             return None
         return np.array([self.position.get(gene, gene) for gene in listed], dtype=np.int64)
 
-    def condition_means(self) -> np.ndarray:
-        """Mean expression of every label, (L, G)."""
-        return np.array([self._mean_of(self.labels == label) for label in dict.fromkeys(self.labels)])
-
-    def _mean_of(self, cells: np.ndarray) -> np.ndarray:
+    def mean_of(self, cells: np.ndarray) -> np.ndarray:
         return np.asarray(self.adata.X[cells].mean(axis=0, dtype=np.float64)).ravel()
 
 

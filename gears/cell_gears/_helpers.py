@@ -118,7 +118,7 @@ def get_GI_params(preds: Mapping[str, np.ndarray], combo: Sequence[str]) -> dict
 
 def print_sys(s: object) -> None:
     """Print on stderr."""
-    print(s, flush=True, file=sys.stderr)
+    sys.stderr.write(f"{s}\n")
 
 
 def dataverse_download(url: str, save_path: str | Path) -> None:

@@ -45,7 +45,6 @@ def make_parser() -> CommandParser:
 
 
 def run_convert(arguments: list[str]) -> None:
-    """Convert, and print the result."""
     options = make_parser().parse(arguments)
     from gears.cell_gears._folders import is_published
 
@@ -109,7 +108,6 @@ def _model(options: Any) -> tuple[dict[str, Any], str]:
 
 
 def _names(path: Path) -> dict[str, Any]:
-    """Arguments from a file of names."""
     from gears.files.formats import read_json
 
     names = read_json(path)

@@ -46,7 +46,6 @@ SHOWN = 20  # rows of a table on the terminal
 
 
 def suggest_parser() -> CommandParser:
-    """Options of ``gears suggest``."""
     parser = _model_parser("suggest", "Choose the perturbations to measure next.", SUGGEST_EPILOG)
     parser.add_argument("--n", type=int, default=10, help="size of the batch")
     parser.add_argument("--aim", default="information", help="information, effect or interaction")
@@ -81,7 +80,6 @@ def run_suggest(arguments: list[str]) -> None:
 
 
 def hits_parser() -> CommandParser:
-    """Options of ``gears hits``."""
     parser = _model_parser("hits", "Rank perturbations by the probability that a readout moves.", HITS_EPILOG)
     _add_readout(parser)
     text = "change of log expression that is a hit: above 0 for a rise, below 0 for a fall"
@@ -101,7 +99,6 @@ def run_hits(arguments: list[str]) -> None:
 
 
 def reverse_parser() -> CommandParser:
-    """Options of ``gears reverse``."""
     text = "Perturbations whose predicted change is closest to a wanted one."
     parser = _model_parser("reverse", text, REVERSE_EPILOG, measured=False)
     parser.add_argument("--wanted", help="CSV of genes and their wanted changes")
@@ -130,7 +127,6 @@ def run_reverse(arguments: list[str]) -> None:
 
 
 def power_parser() -> CommandParser:
-    """Options of ``gears power``."""
     text = "Cells per condition that an effect needs, or the effect that given cells show."
     parser = CommandParser("power", "DATA", text, POWER_EPILOG)
     add_data(parser)
@@ -162,7 +158,6 @@ def run_power(arguments: list[str]) -> None:
 
 
 def _model_parser(name: str, description: str, epilog: str, *, measured: bool = True) -> CommandParser:
-    """Options that the commands with a model share."""
     parser = CommandParser(name, "MODEL [GENES ...]", description, epilog)
     parser.add_argument("model", metavar="MODEL", help="folder of the model")
     parser.add_argument(

@@ -34,7 +34,6 @@ REPORT_EPILOG = """examples:
 
 
 def evaluate_parser() -> CommandParser:
-    """Options of ``gears evaluate``."""
     parser = CommandParser(
         "evaluate",
         "MODEL DATA",
@@ -91,7 +90,6 @@ def _rendered(table: pd.DataFrame, options: Any, method: str | None = None) -> s
 
 
 def compare_parser() -> CommandParser:
-    """Options of ``gears compare``."""
     from gears.data.splits._registry import SPLITS
 
     parser = CommandParser(
@@ -144,7 +142,7 @@ def run_compare(arguments: list[str]) -> None:
         **score_options(options),
     )
     if options.report:
-        from gears.report._write import write_report
+        from gears.report.of_model import write_report
 
         write_report(result, options.report, title=f"Methods on {pert_data.dataset_name}")
     text = _rendered(result.table, options, result.models[0] if models else None)
@@ -167,8 +165,7 @@ def _gears(pert_data: Any, objective: str, options: Any, seed: int) -> Any:
 
 
 def _splits(pert_data: Any, options: Any) -> list[Any]:
-    from gears.data.splits._make import prepare_split
-    from gears.data.splits.folds import folds
+    from gears.data.splits._make import folds, prepare_split
 
     if options.folds is not None:
         n_folds = whole_number("--folds", options.folds, 2)
@@ -177,7 +174,6 @@ def _splits(pert_data: Any, options: Any) -> list[Any]:
 
 
 def report_parser() -> CommandParser:
-    """Options of ``gears report``."""
     parser = CommandParser(
         "report",
         "TABLE.csv FOLDER",
@@ -204,7 +200,7 @@ def run_report(arguments: list[str]) -> None:
     from gears.evaluation._scoring import COLUMNS
     from gears.evaluation.baselines._base import BASELINES
     from gears.evaluation.verdict import verdict
-    from gears.report._write import write_report
+    from gears.report.of_model import write_report
 
     file = existing_file(options.table)
     try:

@@ -28,7 +28,6 @@ def make_parser() -> CommandParser:
 
 
 def run_genes(arguments: list[str]) -> None:
-    """Print the genes and what is known of them."""
     options = make_parser().parse(arguments)
     from gears.conditions import Condition
     from gears.model._folder import load_parts

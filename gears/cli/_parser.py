@@ -97,7 +97,6 @@ class CommandParser(ArgumentParser):
                 )
 
     def format_help(self, formatter: argparse.HelpFormatter | None = None, *, every: bool = False) -> str:
-        """The help: the first options, or every one."""
         formatter = formatter or self._get_formatter()
         formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
         formatter.add_text(self.description)
@@ -157,7 +156,6 @@ class CommandParser(ArgumentParser):
         return [re.sub(r'^Parser key "(\w+)"', lambda match: _option(match[1]), message)]
 
     def _unknown(self, option: str) -> str:
-        """Message for an unknown option, with the nearest one."""
         known = [one for action in self._actions for one in action.option_strings if not one.endswith("+")]
         near = nearest(option.strip("-"), [one.strip("-") for one in known], 1, least=0.7)
         hint = f"did you mean --{near[0]}?" if near else f"`{self.prog} --help-all` lists the options"

@@ -80,7 +80,6 @@ def add_guide_tables(parser: CommandParser) -> None:
 
 
 def add_scores(parser: CommandParser) -> None:
-    """Options of the scores."""
     from gears.evaluation.compare import CompareOptions
 
     parser.add_options("the scores", CompareOptions, several_words=True)
@@ -149,7 +148,6 @@ def score_options(options: Any) -> dict[str, Any]:
 
 
 def inspect_parser() -> CommandParser:
-    """Options of ``gears inspect``."""
     from gears.data.checks._options import ProcessingOptions
     from gears.data.reading._open import KINDS
 
@@ -217,7 +215,6 @@ def _report(options: Any, processing: dict[str, Any], annotation: GeneAnnotation
 
 
 def prepare_parser() -> CommandParser:
-    """Options of ``gears prepare``."""
     from gears.data.reading._open import KINDS
     from gears.data.screen.prepare import LoadOptions
 

@@ -9,30 +9,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that a check found.
+    """One thing that a check found."""
 
-    Attributes
-    ----------
-    kind : str
-        Short stable name for programs, such as ``"missing-column"``.
-    what : str
-        What was found, with its number and examples.
-    remedy : str
-        What to do about it ("" for a note).
-    count : int
-        Cells, genes, labels or conditions concerned.
-    example : str
-        One of the cells, genes, labels or conditions.
-    severity : str
-        "error" (the screen, split or machine cannot be used), "warning", "note".
-    """
-
-    kind: str
-    what: str
-    remedy: str = ""
-    count: int = 1
-    example: str = ""
-    severity: str = "error"
+    kind: str  # short stable name for programs, such as ``"missing-column"``
+    what: str  # what was found, with its number and examples
+    remedy: str = ""  # what to do about it ("" for a note)
+    count: int = 1  # cells, genes, labels or conditions concerned
+    example: str = ""  # one of the cells, genes, labels or conditions
+    severity: str = "error"  # "error" (the screen, split or machine cannot be used), "warning", "note"
 
     def __str__(self) -> str:
         return f"{self.what}; {self.remedy}" if self.remedy else self.what

@@ -1,12 +1,15 @@
-"""The version of this package, and what stands in its way: a broken torch, cell-gears in its folder."""
+"""The version of this package, what stands in its way (a broken torch, cell-gears in its folder), and usable cores."""
 
 from __future__ import annotations
 
+import os
 from importlib import metadata
 from pathlib import Path
 
 DISTRIBUTION = "gears-perturb"
 __version__ = "1.0.0rc1"
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+"""Microseconds of a core that a container may use in each period, and the period."""
 
 
 def torch_problem() -> str | None:
@@ -38,3 +41,13 @@ def check_for_cell_gears() -> None:
             "(keep cell-gears in a separate environment)"
         )
         raise ImportError(msg)
+
+
+def cores(quota: Path = QUOTA) -> int:
+    """Cores that this process may use: those it may run on, and no more than a container's share of time."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if quota.is_file():
+        time, _, period = quota.read_text().partition(" ")
+        if time != "max":
+            usable = min(usable, max(1, int(time) // int(period)))
+    return usable

@@ -1,10 +1,12 @@
-"""Helpers for error messages: the nearest valid names, and lists that stay short."""
+"""Words and objects as users see them: nearest valid names, lists that stay short, tables in notebooks."""
 
 from __future__ import annotations
 
 import difflib
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
 
 
 def shorten(values: Iterable[object], limit: int = 8) -> str:
@@ -96,3 +98,19 @@ def count(n: int, one: str, many: str | None = None) -> str:
 def agreeing(n: int, one: str, many: str) -> str:
     """The word that agrees with a number: `one` for 1, else `many`."""
     return one if n == 1 else many
+
+
+def html_of(thing: object, table: Any = None) -> str:
+    """The text of an object, long lines wrapped; below it a table (a pandas DataFrame), which scrolls if it is wide."""
+    text = f'<pre style="white-space: pre-wrap">{escape(repr(thing))}</pre>'
+    if table is None:
+        return text
+    rows = table.to_html(index=False, border=0, float_format="{:.3g}".format)
+    return f'{text}<div style="overflow-x: auto">{rows}</div>'
+
+
+class Shown:
+    """Objects that a notebook shows by the text of their repr, with its lines."""
+
+    def _repr_html_(self) -> str:
+        return html_of(self)

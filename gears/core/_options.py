@@ -31,21 +31,12 @@ Bound = float | None
 
 @dataclass(frozen=True)
 class Check:
-    """The valid values of an option.
+    """The valid values of an option."""
 
-    Attributes
-    ----------
-    expected
-        In words, for messages: "a whole number of at least 1".
-    valid
-        Whether a plain value is one of them.
-    names
-        Valid names, where it takes one of several; the message for an unknown one suggests the nearest.
-    """
-
-    expected: str
-    valid: Callable[[Any], bool]
+    expected: str  # in words, for messages: "a whole number of at least 1"
+    valid: Callable[[Any], bool]  # whether a plain value is one of them
     names: tuple[str, ...] = ()
+    """Valid names, where it takes one of several; the message for an unknown one suggests the nearest."""
 
     def __call__(self, name: str, value: Any) -> None:
         """Raise a ValueError with the value and what is expected, unless the value is valid."""
@@ -95,12 +86,10 @@ def number(*, above: Bound = None, least: Bound = None, below: Bound = None, mos
 
 
 def switch() -> Check:
-    """True or False."""
     return Check("True or False", lambda value: isinstance(value, bool))
 
 
 def one_of(names: Sequence[str]) -> Check:
-    """One of several names."""
     known = tuple(names)
     return Check(
         f"one of {', '.join(map(repr, known))}",
@@ -110,12 +99,10 @@ def one_of(names: Sequence[str]) -> Check:
 
 
 def text() -> Check:
-    """Any string or path."""
     return Check("a string or a path", lambda value: isinstance(value, str | Path))
 
 
 def list_of_names() -> Check:
-    """A list or tuple of names."""
     return Check(
         "a list of names",
         lambda value: (
@@ -133,18 +120,10 @@ def anything() -> Check:
 
 @dataclass(frozen=True)
 class Needs:
-    """What an option needs to have an effect.
+    """What an option needs to have an effect."""
 
-    Attributes
-    ----------
-    met
-        Whether the need is met, from the options and a description of the run.
-    what
-        In words: "use_amp=True".
-    """
-
-    met: Callable[[Any, Any], bool]
-    what: str | Callable[[Any, Any], str]
+    met: Callable[[Any, Any], bool]  # whether the need is met, from the options and a description of the run
+    what: str | Callable[[Any, Any], str]  # in words: "use_amp=True"
 
     def missing(self, options: Any, run: Any) -> str | None:
         """What is missing, in words; None where nothing is."""
@@ -165,18 +144,11 @@ def option(
 ) -> T:
     """A field of an options class.
 
-    Parameters
-    ----------
-    help
-        Meaning and units: the text in the class's documentation and in the help of the command line.
-    needs
-        What it needs to have an effect; without it, a value other than the default causes a warning.
-    fixed
-        Whether a resumed run must have the same value.
-    formerly
-        Its name in earlier releases, which still works, with a DeprecationWarning.
-    command
-        Its name on the command line, where that is another one; empty where it has none.
+    `help`: meaning and units: the text in the class's documentation and in the help of the command line.
+    `needs`: what it needs to have an effect; without it, a value other than the default causes a warning.
+    `fixed`: whether a resumed run must have the same value.
+    `formerly`: its name in earlier releases, which still works, with a DeprecationWarning.
+    `command`: its name on the command line, where that is another one; empty where it has none.
     """
     metadata = {"check": check, "help": " ".join(help.split()), "needs": needs, "fixed": fixed}
     metadata |= {"formerly": formerly, "command": command}
@@ -293,7 +265,6 @@ class Options:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Names of all options."""
         return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
 
     @classmethod

@@ -43,7 +43,6 @@ class Registry(Mapping[str, T]):
         return lambda value: self.add(name, value)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The object of that name, or `default`."""
         return self._objects.get(name, default)
 
     def __getitem__(self, name: str) -> T:

@@ -13,7 +13,7 @@ import logging
 import multiprocessing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,8 +23,10 @@ from gears.conditions import Condition
 from gears.core._messages import count
 from gears.core._numbers import whole_number
 from gears.core._options import Options, option, options, whole
-from gears.data.screen._prepared import PreparedScreen
-from gears.data.splits._split import Split
+
+if TYPE_CHECKING:
+    from gears.data.screen._prepared import PreparedScreen
+    from gears.data.splits._split import Split
 
 logger = logging.getLogger(__name__)
 

@@ -15,9 +15,8 @@ from gears.data.reading._matrix import read_screen
 from gears.data.screen._files import H5AD
 from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen._statistics import rank_genes, statistics_of
-from gears.data.splits._labels import Labels
 from gears.data.splits._make import finish
-from gears.data.splits._registry import Draw, SplitOptions
+from gears.data.splits._registry import Draw, Labels, SplitOptions
 from gears.data.splits._split import PARTS, Split
 from gears.files._paths import user_path
 from gears.files._pickles import load_plain
@@ -36,11 +35,8 @@ def published_uns(screen: PreparedScreen) -> dict[str, dict[str, Any]]:
     Two spellings of a condition have the same entries, from the statistics of
     all of the condition's cells, in whatever context. The control has none.
 
-    Returns
-    -------
-    dict
-        ``rank_genes_groups_cov_all`` (all genes, ids), ``non_zeros_gene_idx`` (genes whose mean in the condition is
-        not 0), ``non_dropout_gene_idx`` (those, and genes that are 0 in condition and control),
+    Returns: ``rank_genes_groups_cov_all`` (all genes, ids), ``non_zeros_gene_idx`` (genes whose mean in the condition
+        is not 0), ``non_dropout_gene_idx`` (those, and genes that are 0 in condition and control),
         ``top_non_zero_de_20``, ``top_non_dropout_de_20`` (the ranking filtered, first 20 ids). Empty where DE was
         skipped.
     """
@@ -211,9 +207,9 @@ def read_published_split(path: str | Path, labels: Sequence[str]) -> Split:
     beside = path.with_name(f"{path.stem}_subgroup.pkl")
     subgroup = None
     if beside.is_file():
-        found = load_plain(beside)
-        if isinstance(found, dict):
-            subgroup = {str(key): _lists(beside, groups) for key, groups in found.items()}
+        groups_of_file = load_plain(beside)
+        if isinstance(groups_of_file, dict):
+            subgroup = {str(key): _lists(beside, groups) for key, groups in groups_of_file.items()}
     used = {name for names in parts.values() for name in names}
     excluded = {name: "not named in the published split" for name in labels if name not in used}
     draw = Draw(parts=parts, excluded=excluded, subgroup=subgroup)

@@ -10,7 +10,7 @@ and the probability that a readout x is beyond the threshold
     effect size:  that of a Gaussian: x = mean_g (1 - p_g) (m_g^2 + v_g), sd the mean of those of the squared changes
 
 Errors of genes of one condition go together: in groups of 5 in a signature, as in the prior
-(:data:`gears.priors._magnitude.CORRELATED_GENES`), and all of them in the effect size, the root of x. The score of
+(:data:`gears.priors._kernels.CORRELATED_GENES`), and all of them in the effect size, the root of x. The score of
 the k best candidates is the mean over them of 1 - probability: the false discovery rate that the model expects (Newton
 et al. 2004, Biostatistics 5:155). It is called a score as long as not every kind of simulated screen has shown that no
 more of the hits are false (``docs/design.md``).
@@ -43,8 +43,7 @@ from gears.design._candidates import (
 from gears.evaluation.uncertainty import half_width
 from gears.model._folder import ModelParts
 from gears.prediction.predictions import Predictions
-from gears.priors._kernels import sizes_of, target_cells
-from gears.priors._magnitude import CORRELATED_GENES
+from gears.priors._kernels import CORRELATED_GENES, sizes_of, target_cells
 from gears.priors._uncertainty import unseen
 from gears.priors.true_change import MEASURED, group_of
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import torch
 
+from gears.core._installation import cores
 from gears.core._messages import count
 from gears.core._numbers import is_whole, plain_number
 from gears.distributed._gpus import GpuIds, check_no_slices, gpu_names, resolve_gpu_ids, warn_about_gpus
-from gears.distributed.doctor import cores
+from gears.distributed._world import Ranks, current_world, is_running
 
 logger = logging.getLogger(__name__)
 
@@ -203,14 +204,14 @@ def check_cpu_processes(n_processes: int, n_cores: int) -> None:
     """Warn about more CPU processes than cores; raise ValueError from more than MOST_PER_CORE for each core on."""
     if n_processes <= n_cores:
         return
-    found = f"{n_processes} CPU processes on a machine of {count(n_cores, 'usable core')}"
+    numbers = f"{n_processes} CPU processes on a machine of {count(n_cores, 'usable core')}"
     if n_processes > MOST_PER_CORE * n_cores:
         msg = (
-            f"{found}; at most {MOST_PER_CORE * n_cores} are started ({MOST_PER_CORE} for each core): "
+            f"{numbers}; at most {MOST_PER_CORE * n_cores} are started ({MOST_PER_CORE} for each core): "
             f"request {n_cores} or fewer"
         )
         raise ValueError(msg)
-    logger.warning("%s take turns: more than %d are no faster", found, n_cores)
+    logger.warning("%s take turns: more than %d are no faster", numbers, n_cores)
 
 
 def plan_devices(
@@ -237,3 +238,57 @@ def plan_devices(
     if devices[0] == "cpu":
         check_cpu_processes(len(devices), cores())
     return DevicePlan(devices, choose_backend(torch.device(devices[0]).type, explicit=backend))
+
+
+def own_device(
+    ranks: Ranks,
+    n_gpus: int | None,
+    gpu_ids: Sequence[int] | None,
+    device: DeviceLike,
+    visible: int | None = None,
+) -> str:
+    """Device of this process: the GPU of its local rank, or the CPU.
+
+    ValueError where `n_gpus` is neither the number of processes here nor in all, or there are fewer GPUs than
+    processes.
+    """
+    if n_gpus is not None and n_gpus not in (ranks.local_world_size, ranks.world_size):
+        msg = (
+            f"n_gpus={n_gpus}, but the launcher started {ranks.world_size} process(es) (WORLD_SIZE), "
+            f"{ranks.local_world_size} of them on this machine; omit n_gpus or start as many, or unset RANK and "
+            "WORLD_SIZE if no launcher set them"
+        )
+        raise ValueError(msg)
+    if visible is None:
+        visible = torch.cuda.device_count()
+    if device is None and gpu_ids is None and visible == 0:
+        device = "cpu"
+        if torch.backends.mps.is_available() and ranks.local_rank == 0:
+            logger.warning(
+                "the one MPS device of this machine cannot be shared: the %d process(es) of the launcher train on "
+                "the CPU (device='mps' is for a single process)",
+                ranks.local_world_size,
+            )
+    return choose_devices(ranks.local_world_size, gpu_ids, device, visible=visible)[ranks.local_rank]
+
+
+def model_device(device: DeviceLike) -> torch.device:
+    """The device requested; by default the worker's in a process group, else the first GPU, else the CPU.
+
+    Under a launcher that started several processes on this machine, GPUs are divided from the start: "cuda" and the
+    default are the GPU of the local rank, so that no process begins on another one's.
+    """
+    if device is not None and find_device(device) != torch.device("cuda"):
+        return find_device(device)
+    if is_running():
+        return current_world().device
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    ranks = None
+    with contextlib.suppress(
+        ValueError
+    ):  # variables that contradict each other are named when training begins
+        ranks = Ranks.read()
+    if ranks is None or ranks.local_world_size == 1 or ranks.local_rank >= torch.cuda.device_count():
+        return torch.device("cuda")
+    return torch.device("cuda", ranks.local_rank)

@@ -23,32 +23,19 @@ BUSY_UTILISATION = 20
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU of this machine as NVML describes it.
+    """One GPU of this machine as NVML describes it."""
 
-    Attributes
-    ----------
-    uuid, name
-        Identity ("GPU-...") and model.
-    memory_total, memory_used
-        Bytes.
-    utilisation
-        Per cent of the last sample period in which kernels ran.
-    processes
-        Number of compute processes on it.
-    users
-        Description of each, as far as this process may see: ``"pid 17 (python, ada, 3.1 GiB)"``.
-    divided
-        Whether it is in MIG mode: what a process computes on is then a slice of it.
-    """
-
+    # uuid, name: identity ("GPU-...") and model
     uuid: str
     name: str
+    # memory_total, memory_used: bytes
     memory_total: int
     memory_used: int
-    utilisation: int = 0
-    processes: int = 0
+    utilisation: int = 0  # per cent of the last sample period in which kernels ran
+    processes: int = 0  # number of compute processes on it
     users: tuple[str, ...] = ()
-    divided: bool = False
+    """Description of each, as far as this process may see: ``"pid 17 (python, ada, 3.1 GiB)"``."""
+    divided: bool = False  # whether it is in MIG mode: what a process computes on is then a slice of it
 
     @property
     def memory_share(self) -> float:

@@ -60,7 +60,11 @@ def shown(verbose: bool = True) -> Iterator[None]:
     rank = _rank()
     if verbose or rank:
         show_progress()
-    level = logging.ERROR if rank and _in_group() else logging.WARNING
+    level = logging.WARNING
+    if rank:
+        from gears.distributed._world import is_running
+
+        level = logging.ERROR if is_running() else logging.WARNING
     with contextlib.nullcontext() if verbose and not rank else quiet(level):
         yield
 
@@ -83,12 +87,6 @@ def _rank() -> int:
     except ValueError:  # raised again where the process group starts
         return 0
     return 0 if ranks is None else ranks.rank
-
-
-def _in_group() -> bool:
-    from gears.distributed._world import is_running
-
-    return is_running()
 
 
 @contextlib.contextmanager

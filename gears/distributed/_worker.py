@@ -15,12 +15,12 @@ import cloudpickle
 import torch
 import torch.distributed as dist
 
+from gears.core._installation import cores
 from gears.core._progress import send_progress
 from gears.distributed._group import cleanup_ddp, join_group, use_loopback
 from gears.distributed._log import HANDLER, Once, attach
 from gears.distributed._signals import die_with_parent, listen_for_stop
 from gears.distributed._world import VARIABLES, World
-from gears.distributed.doctor import cores
 
 LESS_MEMORY = "use fewer workers, a smaller batch_size, or a machine with more memory"
 

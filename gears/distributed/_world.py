@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
@@ -12,8 +11,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-
-from gears.distributed._devices import DeviceLike, choose_devices, find_device
 
 logger = logging.getLogger(__name__)
 
@@ -258,57 +255,3 @@ def started_by_launcher() -> bool:
         )
         return False
     return True
-
-
-def own_device(
-    ranks: Ranks,
-    n_gpus: int | None,
-    gpu_ids: Sequence[int] | None,
-    device: DeviceLike,
-    visible: int | None = None,
-) -> str:
-    """Device of this process: the GPU of its local rank, or the CPU.
-
-    ValueError where `n_gpus` is neither the number of processes here nor in all, or there are fewer GPUs than
-    processes.
-    """
-    if n_gpus is not None and n_gpus not in (ranks.local_world_size, ranks.world_size):
-        msg = (
-            f"n_gpus={n_gpus}, but the launcher started {ranks.world_size} process(es) (WORLD_SIZE), "
-            f"{ranks.local_world_size} of them on this machine; omit n_gpus or start as many, or unset RANK and "
-            "WORLD_SIZE if no launcher set them"
-        )
-        raise ValueError(msg)
-    if visible is None:
-        visible = torch.cuda.device_count()
-    if device is None and gpu_ids is None and visible == 0:
-        device = "cpu"
-        if torch.backends.mps.is_available() and ranks.local_rank == 0:
-            logger.warning(
-                "the one MPS device of this machine cannot be shared: the %d process(es) of the launcher train on "
-                "the CPU (device='mps' is for a single process)",
-                ranks.local_world_size,
-            )
-    return choose_devices(ranks.local_world_size, gpu_ids, device, visible=visible)[ranks.local_rank]
-
-
-def model_device(device: DeviceLike) -> torch.device:
-    """The device requested; by default the worker's in a process group, else the first GPU, else the CPU.
-
-    Under a launcher that started several processes on this machine, GPUs are divided from the start: "cuda" and the
-    default are the GPU of the local rank, so that no process begins on another one's.
-    """
-    if device is not None and find_device(device) != torch.device("cuda"):
-        return find_device(device)
-    if is_running():
-        return current_world().device
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    ranks = None
-    with contextlib.suppress(
-        ValueError
-    ):  # variables that contradict each other are named when training begins
-        ranks = Ranks.read()
-    if ranks is None or ranks.local_world_size == 1 or ranks.local_rank >= torch.cuda.device_count():
-        return torch.device("cuda")
-    return torch.device("cuda", ranks.local_rank)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gears.core._findings import Finding, errors
-from gears.core._installation import __version__, torch_problem
+from gears.core._installation import __version__, cores, torch_problem
 from gears.core._messages import count
 
 PACKAGES = ("torch", "numpy", "scipy", "pandas", "anndata", "scanpy", "torch-geometric")
@@ -25,8 +25,6 @@ VARIABLES = (
 )  # fmt: skip
 PREFIXES = ("NCCL_", "TORCH_NCCL_")
 FEW_FILES = 256
-QUOTA = Path("/sys/fs/cgroup/cpu.max")
-"""Microseconds of a core that a container may use in each period, and the period."""
 INSTALL = "install torch again, in the build for this machine (pytorch.org, Get Started)"
 
 
@@ -105,16 +103,6 @@ def version_of(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
-
-
-def cores(quota: Path = QUOTA) -> int:
-    """Cores that this process may use: those it may run on, and no more than a container's share of time."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if quota.is_file():
-        time, _, period = quota.read_text().partition(" ")
-        if time != "max":
-            usable = min(usable, max(1, int(time) // int(period)))
-    return usable
 
 
 def look_at_machine() -> dict[str, Any]:

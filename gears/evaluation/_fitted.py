@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
 from gears.core._messages import check_unique, count, shorten
-from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen._statistics import variance_within
 from gears.data.splits._split import Split, perturbed_in, subgroup_names
 from gears.evaluation.metrics._registry import EVERY
 from gears.evaluation.truth import mean_profile
 from gears.graphs._profiles import control_profiles
+
+if TYPE_CHECKING:
+    from gears.data.screen._prepared import PreparedScreen
 
 CONTEXT, KIND = "context", "perturbation_type"
 PART_WORDS = {"train": "training", "val": "validation"}
@@ -169,20 +172,13 @@ def fitted_conditions(split: Split, parts: Iterable[str] = ("train",)) -> tuple[
 
 @dataclass(frozen=True)
 class Setting:
-    """Conditions that are scored together: those of one setting.
-
-    Attributes
-    ----------
-    rows
-        Positions of the conditions among all that are scored.
-    means
-        What baselines are fitted to here; the reference O is their mean (:func:`means_in`).
-    """
+    """Conditions that are scored together: those of one setting."""
 
     screen: PreparedScreen
-    rows: np.ndarray
+    rows: np.ndarray  # positions of the conditions among all that are scored
     conditions: tuple[Condition, ...]
     means: ConditionMeans
+    """What baselines are fitted to here; the reference O is their mean (:func:`means_in`)."""
 
     def named(self, table: pd.DataFrame) -> pd.DataFrame:
         """A table of these conditions with the setting in their labels and in two columns, where it has a name."""

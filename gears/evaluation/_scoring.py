@@ -9,7 +9,7 @@ import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -19,12 +19,14 @@ from gears.conditions import Condition
 from gears.core._numbers import clips
 from gears.core._options import Options, list_of_names, option, options, switch, whole
 from gears.core._progress import followed
-from gears.data.screen._prepared import PreparedScreen
 from gears.data.splits._split import subgroup_names
 from gears.evaluation._fitted import Setting, by_setting, settings_of
-from gears.evaluation.baselines._base import Baseline
 from gears.evaluation.metrics._registry import ALL, DEFAULT, EVERY, condition_metrics, get_metric, set_metrics
 from gears.evaluation.truth import MAX_CELLS, ScreenCells, Truth
+
+if TYPE_CHECKING:
+    from gears.data.screen._prepared import PreparedScreen
+    from gears.evaluation.baselines._base import Baseline
 
 log = logging.getLogger(__name__)
 
@@ -233,7 +235,6 @@ def _strata(table: pd.DataFrame, truth: Truth) -> dict[str, pd.Series]:
 def _scores(
     method: str, predicted: Predicted, truth: Truth, subgroups: Sequence[str], options: ScoreOptions
 ) -> pd.DataFrame:
-    """Values of one method, tidy."""
     used = [name for name in options.metrics if predicted.sd_UG is not None or not get_metric(name).needs_sd]
     single = [name for name in used if get_metric(name).scope == "condition"]
     values_UM = condition_metrics(
@@ -284,17 +285,10 @@ def _with_scaled(
 
 @dataclasses.dataclass(frozen=True)
 class HalfScores:
-    """Scores against held-out halves of the cells, averaged over split-half repeats.
+    """Scores against held-out halves of the cells, averaged over split-half repeats."""
 
-    Attributes
-    ----------
-    values
-        Per method its values, (U, M).
-    floor_UM, ceiling_UM
-        Values of the train mean, and of the other half's mean: the split-half noise ceiling.
-    """
-
-    values: dict[str, np.ndarray]
+    values: dict[str, np.ndarray]  # per method its values, (U, M)
+    # floor_UM, ceiling_UM: values of the train mean, and of the other half's mean: the split-half noise ceiling
     floor_UM: np.ndarray
     ceiling_UM: np.ndarray
 
@@ -304,13 +298,9 @@ def split_halves(
 ) -> Iterator[tuple[Truth, np.ndarray]]:
     """Divide each condition's cells at random into two halves, `n` times.
 
-    Yields
-    ------
-    held_out
-        The truth with the means and cell numbers of one half of every condition's cells (so that metrics which rank
+    Yields: the truth with the means and cell numbers of one half of every condition's cells (so that metrics which rank
         conditions see halves only); differential genes and standard deviations stay those of all cells.
-    other_UG
-        The means of the other halves; NaN for a condition of one cell.
+    With it the means of the other halves; NaN for a condition of one cell.
     """
     for repeat in followed(range(n), n, "split-half repeats", "repeats"):
         pairs = [_half_means(screen, condition, (seed, repeat)) for condition in truth.conditions]

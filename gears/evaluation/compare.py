@@ -21,13 +21,11 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from gears.conditions import Condition
-from gears.core._html import Shown
-from gears.core._messages import count, unknown_name
+from gears.core._messages import Shown, count, unknown_name
 from gears.core._options import list_of_names, option, options, text
 from gears.core._progress import followed
 from gears.data.screen._prepared import PreparedScreen
-from gears.data.splits._controls import screens_of
-from gears.data.splits._split import PARTS, Split
+from gears.data.splits._split import PARTS, Split, screens_of
 from gears.evaluation._fitted import count_parts, fitted_conditions, fitted_line, settings_of, subgroup_line
 from gears.evaluation._scoring import (
     N_SPLIT_HALF,

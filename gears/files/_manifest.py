@@ -17,23 +17,12 @@ SEAL = "checksum"
 
 @dataclass(frozen=True)
 class FolderFormat:
-    """A kind of folder, and how its manifest is written and checked.
+    """A kind of folder, and how its manifest is written and checked."""
 
-    Attributes
-    ----------
-    kind
-        The manifest's entry "kind".
-    version
-        Format version that is written, and the only one that is read.
-    name
-        What messages call it, such as "prepared screen".
-    if_missing, if_outdated
-        Remedy where a folder is not of this kind, or has another format version.
-    """
-
-    kind: str
-    version: int
-    name: str
+    kind: str  # the manifest's entry "kind"
+    version: int  # format version that is written, and the only one that is read
+    name: str  # what messages call it, such as "prepared screen"
+    # if_missing, if_outdated: remedy where a folder is not of this kind, or has another format version
     if_missing: str
     if_outdated: str
 
@@ -59,8 +48,8 @@ class FolderFormat:
         path = folder / MANIFEST
         if not path.is_file():
             what = f"is no {self.name} (it has no {MANIFEST})"
-            found = f"{folder} {what}" if folder.is_dir() else f"there is no folder {folder}"
-            msg = f"{found}; {self.if_missing}"
+            what_is_there = f"{folder} {what}" if folder.is_dir() else f"there is no folder {folder}"
+            msg = f"{what_is_there}; {self.if_missing}"
             raise FileNotFoundError(msg)
         manifest = read_json(path)
         if not isinstance(manifest, dict) or manifest.get("kind") != self.kind:

@@ -1,4 +1,4 @@
-"""Check untrusted files: no links to other files, no code that runs, and arrays that fit together."""
+"""Check untrusted files: text that is text, no links to other files."""
 
 from __future__ import annotations
 
@@ -9,56 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 from gears.core._messages import shorten
-from gears.files._mapped import pieces
 from gears.files._paths import existing_file, user_path
 
-REMEDY = "the matrix is damaged or was put together wrongly; restore it or write it again"
-
 DAMAGE = (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error)
-
-
-def check_bounds(what: object, bounds: Any, n_rows: int, n_values: int) -> None:
-    """Raise ValueError unless row bounds, (n_rows + 1,) whole numbers, rise from 0 and lie within the values.
-
-    `what` (the file or the matrix) begins the message. Of CSC, `n_rows` are the columns; `n_values` are the stored
-    values or their indices, whichever are fewer.
-    """
-    bounds = np.asarray(bounds)
-    if bounds.dtype.kind not in "iu" or bounds.shape != (n_rows + 1,):
-        problem = f"has {bounds.dtype} row bounds, shape {bounds.shape}, expected {n_rows + 1} whole numbers"
-    elif bounds[0] != 0 or (bounds[1:] < bounds[:-1]).any():
-        problem = "has row bounds that do not rise from 0"
-    elif bounds[-1] > n_values:
-        problem = f"has row bounds up to {bounds[-1]} for {n_values} stored values"
-    else:
-        return
-    msg = f"{what} {problem}: {REMEDY}"
-    raise ValueError(msg)
-
-
-def check_numbers(what: object, indices: Any, n_columns: int) -> None:
-    """Raise ValueError for column numbers (``indices``) outside of the matrix, with the smallest and the largest."""
-    indices = np.asarray(indices)
-    if indices.dtype.kind not in "iu" or indices.ndim != 1:
-        msg = f"{what} has {indices.dtype} column numbers of shape {indices.shape}: {REMEDY}"
-        raise ValueError(msg)
-    ends = [(int(piece.min()), int(piece.max())) for piece in pieces(indices)] or [(0, -1)]
-    low, high = min(low for low, _ in ends), max(high for _, high in ends)
-    if low < 0 or high >= n_columns:
-        msg = f"{what} has column numbers from {low} to {high} for {n_columns} columns: {REMEDY}"
-        raise ValueError(msg)
-
-
-def check_compressed(what: object, matrix: Any) -> None:
-    """Raise ValueError for a CSR or CSC matrix whose arrays do not fit together; others are not checked."""
-    if getattr(matrix, "format", None) not in ("csr", "csc") or not hasattr(matrix, "indptr"):
-        return
-    n_rows, n_columns = matrix.shape if matrix.format == "csr" else matrix.shape[::-1]
-    check_bounds(what, matrix.indptr, n_rows, min(len(matrix.data), len(matrix.indices)))
-    check_numbers(what, matrix.indices[: matrix.indptr[-1]], n_columns)
 
 
 class WholeLines:

@@ -13,8 +13,10 @@ from gears.graphs._knowledge import (
     knowledge_table,
     weighted_cosine,
 )
+from gears.graphs._similarities import SIMILARITIES
 
 __all__ = [
-    "KNOWLEDGE", "EdgeFile", "GeneAnnotation", "GeneEmbedding", "Graph", "KnowledgeSource", "cached_graph",
-    "coexpression_graph", "go_graph", "jaccard", "knowledge_similarity", "knowledge_table", "weighted_cosine",
+    "KNOWLEDGE", "SIMILARITIES", "EdgeFile", "GeneAnnotation", "GeneEmbedding", "Graph", "KnowledgeSource",
+    "cached_graph", "coexpression_graph", "go_graph", "jaccard", "knowledge_similarity", "knowledge_table",
+    "weighted_cosine",
 ]  # fmt: skip

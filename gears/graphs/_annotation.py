@@ -14,9 +14,9 @@ import numpy as np
 from scipy import sparse
 
 from gears.core._messages import check_unique, nearest, shorten
+from gears.files._mapped import check_compressed
 from gears.files._paths import need_file, reading, user_path
 from gears.files._pickles import is_pickle, load_plain
-from gears.files._untrusted import check_compressed
 from gears.files.formats import content_hash, read_json, read_npz
 from gears.graphs import _annotation_files as annotation_files
 
@@ -195,8 +195,8 @@ class GeneAnnotation:
         ValueError
             For other formats (pickles can run code and are refused) or damaged files.
         """
-        found = cls._from_file(user_path(path), symbols, taxon)
-        return found if obo is None else found.with_ancestors(obo)
+        annotation = cls._from_file(user_path(path), symbols, taxon)
+        return annotation if obo is None else annotation.with_ancestors(obo)
 
     @classmethod
     def _from_file(

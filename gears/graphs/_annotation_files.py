@@ -35,21 +35,12 @@ RELATIONS = ("is_a", "part_of")
 
 @dataclass
 class AnnotationRows:
-    """What an annotation file says.
+    """What an annotation file says."""
 
-    Attributes
-    ----------
-    terms_of
-        Gene -> terms.
-    names_of
-        Gene -> other names of it.
-    """
-
-    terms_of: dict[str, set[str]] = field(default_factory=dict)
-    names_of: dict[str, set[str]] = field(default_factory=dict)
+    terms_of: dict[str, set[str]] = field(default_factory=dict)  # gene -> terms
+    names_of: dict[str, set[str]] = field(default_factory=dict)  # gene -> other names of it
 
     def add(self, gene: str, term: str) -> None:
-        """One annotation."""
         self.terms_of.setdefault(gene, set()).add(term)
 
     def aliases(self) -> tuple[dict[str, str], frozenset[str]]:
@@ -77,24 +68,24 @@ def read_rows(
 
     Annotations with a NOT and those with evidence ND are excluded.
 
-    Parameters
-    ----------
-    path
-        The file, ``.gz`` or not.
-    symbols
-        Symbol of each gene id, for gene2go, which names genes by NCBI's numbers: a dict or NCBI's ``gene_info`` file.
-    taxon
-        Species, by NCBI's number, where a file holds several.
+    `path`: the file, ``.gz`` or not.
+    `symbols`: symbol of each gene id, for gene2go, which names genes by NCBI's numbers: a dict or NCBI's ``gene_info``
+        file.
+    `taxon`: species, by NCBI's number, where a file holds several.
     """
     path = existing_file(path, "annotation file")
-    kind = format_of(path)
-    found = (
-        _gmt(path) if kind == "GMT" else _gaf(path, taxon) if kind == "GAF" else _table(path, symbols, taxon)
+    file_format = format_of(path)
+    rows = (
+        _gmt(path)
+        if file_format == "GMT"
+        else _gaf(path, taxon)
+        if file_format == "GAF"
+        else _table(path, symbols, taxon)
     )
-    if not found.terms_of:
-        msg = f"{path} holds no annotation (as {kind}): it may be of another format, or of another species"
+    if not rows.terms_of:
+        msg = f"{path} holds no annotation (as {file_format}): it may be of another format, or of another species"
         raise ValueError(msg)
-    return found
+    return rows
 
 
 def _rows(path: Path, delimiter: str = "\t") -> Iterator[tuple[int, list[str]]]:
@@ -109,7 +100,7 @@ def _rows(path: Path, delimiter: str = "\t") -> Iterator[tuple[int, list[str]]]:
 
 
 def _gaf(path: Path, taxon: int | None) -> AnnotationRows:
-    found, taxa = AnnotationRows(), set()
+    rows, taxa = AnnotationRows(), set()
     for number, row in _rows(path):
         if not row or row[0].startswith("!"):
             continue
@@ -125,17 +116,17 @@ def _gaf(path: Path, taxon: int | None) -> AnnotationRows:
         if "NOT" in row[3].split("|") or row[6] == NO_DATA:
             continue
         gene = row[2].strip()
-        found.add(gene, row[4].strip())
-        found.names_of.setdefault(gene, set()).update(
+        rows.add(gene, row[4].strip())
+        rows.names_of.setdefault(gene, set()).update(
             name.strip() for name in [row[1], *row[10].split("|")] if name.strip() and name.strip() != gene
         )
     _one_species(path, taxa)
-    return found
+    return rows
 
 
 def _gmt(path: Path) -> AnnotationRows:
     """A line per term: its name, a description, its genes."""
-    found = AnnotationRows()
+    rows = AnnotationRows()
     for number, row in _rows(path):
         if not any(row):
             continue
@@ -144,12 +135,12 @@ def _gmt(path: Path) -> AnnotationRows:
             raise ValueError(msg)
         for gene in row[2:]:
             if gene.strip():
-                found.add(gene.strip(), row[0].strip())
-    return found
+                rows.add(gene.strip(), row[0].strip())
+    return rows
 
 
 def _table(path: Path, symbols: Mapping[str, str] | str | Path | None, taxon: int | None) -> AnnotationRows:
-    found = AnnotationRows()
+    rows = AnnotationRows()
     for number, row in _rows(path, "," if ".csv" in path.suffixes else "\t"):
         first = row[0].strip().lower().lstrip("#") if row else ""
         if number == 1 and [name.strip().lower().lstrip("#") for name in row[:3]] == list(_GENE2GO):
@@ -159,8 +150,8 @@ def _table(path: Path, symbols: Mapping[str, str] | str | Path | None, taxon: in
         if len(row) < 2:
             msg = f"{path}, line {number}: expected gene and term, found {json.dumps(row)}"
             raise ValueError(msg)
-        found.add(row[0].strip(), row[1].strip())
-    return found
+        rows.add(row[0].strip(), row[1].strip())
+    return rows
 
 
 def _gene2go(path: Path, symbols: Mapping[str, str] | str | Path | None, taxon: int | None) -> AnnotationRows:
@@ -197,18 +188,10 @@ def _one_species(path: Path, taxa: set[str]) -> None:
 
 @dataclass(frozen=True)
 class Ontology:
-    """Terms and what they are part of.
+    """Terms and what they are part of."""
 
-    Attributes
-    ----------
-    graph
-        networkx DiGraph with an edge from each term to each parent.
-    primary
-        Alternative identifier -> the term's present one.
-    """
-
-    graph: networkx.DiGraph
-    primary: dict[str, str]
+    graph: networkx.DiGraph  # networkx DiGraph with an edge from each term to each parent
+    primary: dict[str, str]  # alternative identifier -> the term's present one
 
     @classmethod
     def from_obo(cls, path: str | Path) -> Ontology:

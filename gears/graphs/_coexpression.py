@@ -359,5 +359,5 @@ def _squares_about(
 
 def _extreme(chunk: sparse.csr_matrix | np.ndarray, name: str) -> np.ndarray:
     """Lowest or highest value of each column."""
-    found = getattr(chunk, name)(axis=0)
-    return np.asarray(found) if isinstance(chunk, np.ndarray) else found.toarray()[0]
+    extremes = getattr(chunk, name)(axis=0)
+    return np.asarray(extremes) if isinstance(chunk, np.ndarray) else extremes.toarray()[0]

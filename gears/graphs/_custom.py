@@ -24,7 +24,7 @@ from gears.graphs._edge_tables import (
     read_edge_table,
     strongest_graph,
 )
-from gears.graphs._embeddings import GeneEmbedding
+from gears.graphs._embeddings import GeneEmbedding, embedding_of
 from gears.graphs._go import go_graph
 from gears.graphs._graph import BUILT_IN, Graph, cached_graph
 
@@ -62,24 +62,12 @@ class Graphs:
 
 @dataclasses.dataclass(frozen=True)
 class GraphMaker:
-    """Makes graphs over the genes of a model.
+    """Makes graphs over the genes of a model."""
 
-    Attributes
-    ----------
-    nodes
-        The genes, in the model's order.
-    k
-        Sources kept per target of files, embeddings and graphs put together.
-    annotation
-        Knows other names of genes.
-    built
-        Makes the graph that the words of :data:`gears.graphs._graph.BUILT_IN` mean.
-    """
-
-    nodes: Sequence[str]
-    k: int
-    annotation: GeneAnnotation
-    built: Callable[[], Graph]
+    nodes: Sequence[str]  # the genes, in the model's order
+    k: int  # sources kept per target of files, embeddings and graphs put together
+    annotation: GeneAnnotation  # knows other names of genes
+    built: Callable[[], Graph]  # makes the graph that the words of :data:`gears.graphs._graph.BUILT_IN` mean
 
     def when_read(self, given: Any) -> Callable[[], Graph]:
         """The graph of :meth:`make` at once where it is a custom one, so that its faults show; else when it is read."""
@@ -91,14 +79,11 @@ class GraphMaker:
     def make(self, given: Any) -> Graph:
         """A graph from any of the accepted forms; a list of them is put together.
 
-        Parameters
-        ----------
-        given
-            None or a word of :data:`BUILT_IN`: the graph that is built from annotation or expression. A Graph, an edge
-            table (source, target, weight), a networkx graph, a ``torch_geometric.data.Data`` (:meth:`Graph.from_data`),
-            a pair of published tensors (edges (2, E), weights (E,)). A file of edges, an :class:`EdgeFile`, or its
-            options as a dict with ``path``. A :class:`GeneEmbedding`, a file of one, or a dict ``{"embedding": ...}``:
-            its nearest neighbours. An annotation: genes that share terms.
+        `given`: None or a word of :data:`BUILT_IN`: the graph that is built from annotation or expression. A Graph, an
+            edge table (source, target, weight), a networkx graph, a ``torch_geometric.data.Data``
+            (:meth:`Graph.from_data`), a pair of published tensors (edges (2, E), weights (E,)). A file of edges, an
+            :class:`EdgeFile`, or its options as a dict with ``path``. A :class:`GeneEmbedding`, a file of one, or a
+            dict ``{"embedding": ...}``: its nearest neighbours. An annotation: genes that share terms.
         """
         if given is None or (isinstance(given, str) and given in BUILT_IN):
             return self.built()
@@ -221,19 +206,6 @@ def combined(graphs: Sequence[Graph], k: int) -> Graph:
     at = np.array(sorted(loops), dtype=np.int64)
     edges = np.concatenate([kept.edge_index, np.stack([at, at])], axis=1)
     return Graph(kept.nodes, edges, np.concatenate([kept.weight, np.ones(len(at))]))
-
-
-def embedding_of(given: Any) -> GeneEmbedding:
-    """A GeneEmbedding from any of its forms, or from options as a dict with ``embedding`` among them."""
-    if isinstance(given, Mapping) and "embedding" in given:
-        options = dict(given)
-        source = options.pop("embedding")
-        for name in options:
-            if name not in ("names", "key"):
-                valid = ["embedding", "names", "key", "threshold", "k"]
-                raise ValueError(unknown_name("option of an embedding", str(name), valid))
-        return GeneEmbedding.of(source, **options)
-    return GeneEmbedding.of(given)
 
 
 def stored(arrays: dict[str, np.ndarray], folder: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gears.core._messages import check_unique, shorten
+from gears.core._messages import check_unique, shorten, unknown_name
 from gears.core._numbers import unit_rows
 from gears.files._paths import existing_file, reading
 from gears.files._untrusted import listed_names
@@ -246,8 +246,21 @@ def _from_h5ad(path: Path, key: str | None) -> GeneEmbedding:
         return GeneEmbedding(tuple(map(str, adata.obs_names)), values)
     tables = {"obsm": (adata.obsm, adata.obs_names), "varm": (adata.varm, adata.var_names)}
     if where not in tables or name not in tables[where][0]:
-        found = [f"{axis}/{entry}" for axis, (table, _) in tables.items() for entry in table]
-        msg = f"{path} has no {key!r}; expected X, layers/<name> or one of: {shorten(found) or 'none'}"
+        held = [f"{axis}/{entry}" for axis, (table, _) in tables.items() for entry in table]
+        msg = f"{path} has no {key!r}; expected X, layers/<name> or one of: {shorten(held) or 'none'}"
         raise ValueError(msg)
     table, genes = tables[where]
     return GeneEmbedding(tuple(map(str, genes)), np.asarray(table[name]))
+
+
+def embedding_of(given: Any) -> GeneEmbedding:
+    """A GeneEmbedding from any of its forms, or from options as a dict with ``embedding`` among them."""
+    if isinstance(given, Mapping) and "embedding" in given:
+        options = dict(given)
+        source = options.pop("embedding")
+        for name in options:
+            if name not in ("names", "key"):
+                valid = ["embedding", "names", "key", "threshold", "k"]
+                raise ValueError(unknown_name("option of an embedding", str(name), valid))
+        return GeneEmbedding.of(source, **options)
+    return GeneEmbedding.of(given)

@@ -322,13 +322,10 @@ def candidates(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Entries that may be among the `k` largest of their row and above `threshold`, up to an error of the weights.
 
-    Parameters
-    ----------
-    weight_TS
-        (targets, sources) float32 or float64, at most 1, not negative but for -inf where nothing may be chosen.
-    slack
-        How far below the k-th largest and the threshold an entry may lie, a number or (targets, sources): twice the
-        error of a weight.
+    `weight_TS`: (targets, sources) float32 or float64, at most 1, not negative but for -inf where nothing may be
+        chosen.
+    `slack`: how far below the k-th largest and the threshold an entry may lie, a number or (targets, sources): twice
+        the error of a weight.
 
     Returns row and column indices; :func:`strongest` decides among them from exact weights.
     """

@@ -35,19 +35,19 @@ def read_gene_set(path: str | Path) -> list[str]:
     path = existing_file(path, "gene set file")
     raw = path.read_bytes()
     if raw[:1] == b"\x80":
-        found: Any = load_plain(path)
+        content: Any = load_plain(path)
     elif raw[:6] == b"\x93NUMPY":
-        found = load_npy(path)
+        content = load_npy(path)
     else:
         try:
             text = raw.decode("utf-8-sig")
         except UnicodeDecodeError as error:
             msg = f"{path} is neither text, CSV, JSON nor a pickle of plain values; write one gene a line"
             raise ValueError(msg) from error
-        found = read_json(path) if text.lstrip("\ufeff \t\r\n")[:1] in ("[", "{") else _from_text(text)
-    if isinstance(found, np.ndarray):
-        found = found.ravel().tolist()
-    genes = list(found) if isinstance(found, Iterable) and not isinstance(found, str) else []
+        content = read_json(path) if text.lstrip("\ufeff \t\r\n")[:1] in ("[", "{") else _from_text(text)
+    if isinstance(content, np.ndarray):
+        content = content.ravel().tolist()
+    genes = list(content) if isinstance(content, Iterable) and not isinstance(content, str) else []
     wrong = [gene for gene in genes if not isinstance(gene, str) or not gene.strip()]
     if not genes or wrong:
         what = f"entries that are no gene names ({shorten(map(repr, wrong))})" if wrong else "no genes"

@@ -42,20 +42,11 @@ def correlation_profiles(
 ) -> np.ndarray:
     """Correlation profile of every measured gene over control cells, in its leading dimensions.
 
-    Parameters
-    ----------
-    cells
-        Log-normalised expression.
-    groups
-        Rows of control cells, one array for each context: a gene is compared with its mean in the context. Of very
-        many cells a fixed draw is taken, as many from each group as its share.
-    n_components
-        Dimensions, K; fewer where there are fewer cells or genes.
-
-    Returns
-    -------
-    np.ndarray
-        (G, K) float64. The cosine of two rows is that of the genes' profiles. NaN for genes that do not vary.
+    `cells`: log-normalised expression.
+    `groups`: rows of control cells, one array for each context: a gene is compared with its mean in the context. Of
+        very many cells a fixed draw is taken, as many from each group as its share.
+    `n_components`: dimensions, K; fewer where there are fewer cells or genes.
+    Returns: (G, K) float64. The cosine of two rows is that of the genes' profiles. NaN for genes that do not vary.
 
     Notes
     -----

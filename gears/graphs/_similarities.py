@@ -3,6 +3,8 @@
 A similarity is a function that gives a table: a row of numbers for every node of the perturbation graph. Genes are
 compared by the cosine of their rows. Another one is registered in one place::
 
+    from gears.graphs import SIMILARITIES
+
     @SIMILARITIES.register("pathways")
     def pathways(pert_data, inputs):
         return pd.read_csv("pathways.csv", index_col=0).reindex(pert_data.pert_names).to_numpy()
@@ -21,14 +23,14 @@ import numpy as np
 from scipy import sparse
 
 from gears.core._registry import Registry
-from gears.data.screen._prepared import PreparedScreen
 from gears.files._cache import cached_arrays
 from gears.files.formats import content_hash
-from gears.graphs._custom import embedding_of
+from gears.graphs._embeddings import embedding_of
 from gears.graphs._knowledge import KNOWLEDGE, knowledge_table, term_vectors
 from gears.graphs._profiles import control_profiles
 
 if TYPE_CHECKING:
+    from gears.data.screen._prepared import PreparedScreen
     from gears.pertdata import PertData
 
 EMBEDDINGS = "embeddings"
@@ -37,15 +39,10 @@ EMBEDDINGS = "embeddings"
 
 @dataclass(frozen=True, eq=False)
 class PriorInputs:
-    """What a user gives the prior of a model beside the screen.
-
-    Attributes
-    ----------
-    tables
-        Rows of numbers for the P nodes of the perturbation graph by name, (P, H) each; NaN where a node has none.
-    """
+    """What a user gives the prior of a model beside the screen."""
 
     tables: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """Rows of numbers for the P nodes of the perturbation graph by name, (P, H) each; NaN where a node has none."""
 
     @classmethod
     def of(cls, pert_data: PertData, hidden_size: int, pert_embedding: Any) -> PriorInputs:
@@ -58,7 +55,6 @@ class PriorInputs:
 
     @cached_property
     def content_hash(self) -> str:
-        """Hash of all tables with their names."""
         return content_hash(*(part for entry in sorted(self.tables.items()) for part in entry))
 
     @property
@@ -114,7 +110,6 @@ def similarity_key(pert_data: PertData, inputs: PriorInputs) -> dict[str, str]:
 
 
 def table_hash(table: np.ndarray | sparse.csr_matrix | None) -> str:
-    """Hash of the content of a table."""
     return (
         content_hash(table)
         if table is None or isinstance(table, np.ndarray)

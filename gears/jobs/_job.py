@@ -17,19 +17,20 @@ from gears.core._options import divided
 from gears.data._loaders import LoaderOptions
 from gears.data.screen.prepare import LoadOptions
 from gears.data.splits._registry import SplitOptions
-from gears.distributed._devices import DeviceLike, plan_devices
+from gears.distributed._devices import DeviceLike, own_device, plan_devices
 from gears.distributed._gpus import GpuIds, resolve_gpu_ids
 from gears.distributed._group import check_timeout, cleanup_ddp, join_group, rank_0_first, setup_ddp
 from gears.distributed._launch import check_not_daemonic, exit_unguarded_child, launch
 from gears.distributed._log import only_on_rank_0, quiet, shown
 from gears.distributed._signals import stop_on_signals
-from gears.distributed._world import Ranks, World, is_running, own_device, started_by_launcher
+from gears.distributed._world import Ranks, World, is_running, started_by_launcher
 from gears.files._atomic import locked
 from gears.files._cache import writable_folder
 from gears.files._paths import user_path
 from gears.gears import GEARS
 from gears.graphs._annotation import annotation_from
-from gears.graphs._custom import embedding_of, stored
+from gears.graphs._custom import stored
+from gears.graphs._embeddings import embedding_of
 from gears.graphs._similarities import PriorInputs
 from gears.model._folder import ModelParts, check_replaceable
 from gears.model.config import ModelOptions

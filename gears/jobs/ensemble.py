@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from gears.conditions import Condition
+from gears.core._installation import cores
 from gears.core._messages import unknown_name
 from gears.core._numbers import clipped, clips
 from gears.distributed._devices import DeviceLike, parse_device, plan_devices
@@ -22,7 +23,6 @@ from gears.distributed._group import check_timeout
 from gears.distributed._launch import WorkerError, check_not_daemonic, exit_unguarded_child, launch_many
 from gears.distributed._log import shown
 from gears.distributed._world import started_by_launcher
-from gears.distributed.doctor import cores
 from gears.files._paths import user_path
 from gears.files.formats import content_hash
 from gears.gears import GEARS

@@ -67,24 +67,15 @@ class WeightedBatchNorm(nn.Module):
     ) -> Tensor:
         """Normalise rows, and apply a ReLU if `relu`.
 
-        Parameters
-        ----------
-        rows
-            (U, H), or (G, U, H) for layers over genes and conditions.
-        weight
-            (U,) number of cells of each condition on this worker. None: all
-            rows count once and are the same on every worker (no collective).
-        count
-            Number of rows for the running variance's N/(N-1) where it is not
-            the sum of weights (the trunk: cells times genes).
-        reducer
-            Sums over workers; used in training and with weights only.
-        relu
-            Fused here because it saves a pass over the largest tensors.
-        notes
-            List to which the moments are added for a later :func:`track`; None: the running statistics change now.
-        shift
-            Constant that was not added to the rows, because the norm takes it out again.
+        `rows`: (U, H), or (G, U, H) for layers over genes and conditions.
+        `weight`: (U,) number of cells of each condition on this worker. None: all rows count once and are the same on
+            every worker (no collective).
+        `count`: number of rows for the running variance's N/(N-1) where it is not the sum of weights (the trunk: cells
+            times genes).
+        `reducer`: sums over workers; used in training and with weights only.
+        `relu`: fused here because it saves a pass over the largest tensors.
+        `notes`: list to which the moments are added for a later :func:`track`; None: the running statistics change now.
+        `shift`: constant that was not added to the rows, because the norm takes it out again.
         """
         if not self.training:  # fixed statistics: no weights, no collective
             flat, mean_H, var_H = rows.reshape(-1, self.num_features), self.running_mean, self.running_var

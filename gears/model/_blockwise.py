@@ -81,18 +81,11 @@ def gene_values(
 ) -> tuple[Tensor, list[Moments]]:
     """Value of every gene in every condition, (G, U), and the statistics of every norm.
 
-    Parameters
-    ----------
-    base_GH, effect_UH
-        Normalised terms of the sum of which the first layer takes the ReLU.
-    weights
-        Cells of the U conditions on this worker.
-    decoder_GH
-        Weights of each gene on the last layer's outputs; None where that layer has a single output.
-    most_kept
-        Bytes that may be kept for the gradient (:data:`gears.model._blockwise.MOST_KEPT` by default).
-    matmul_dtype
-        Type of matrix products under autocast; None: that of `base_GH`.
+    `base_GH`, `effect_UH`: normalised terms of the sum of which the first layer takes the ReLU.
+    `weights`: cells of the U conditions on this worker.
+    `decoder_GH`: weights of each gene on the last layer's outputs; None where that layer has a single output.
+    `most_kept`: bytes that may be kept for the gradient (:data:`gears.model._blockwise.MOST_KEPT` by default).
+    `matmul_dtype`: type of matrix products under autocast; None: that of `base_GH`.
     """
     if decoder_GH is None:
         decoder_GH = base_GH.new_ones(len(base_GH), 1)
@@ -393,7 +386,9 @@ class _Gradient:
         grad, inputs = self._of_values(genes, above), blocks.inputs(genes, above)
         if new:
             self.weights[above] = blocks.add_product(self.weights[above], grad.t(), inputs)
-        return through_relu(blocks.product(grad, blocks.layers[above].weight, buffer), inputs)
+        below = blocks.product(grad, blocks.layers[above].weight, buffer)
+        # the gradient where the ReLU's output is positive, in place
+        return torch.ops.aten.threshold_backward.grad_input(below, inputs, 0, grad_input=below)
 
     def _of_values(self, genes: slice, layer: int) -> Tensor:
         """Gradient of a layer's values v_k, (rows, out): through its norm, statistics included."""
@@ -406,11 +401,6 @@ class _Gradient:
             grad_NUK = blocks.by_condition(self._of_output(genes, layer).mul_(blocks.norms[layer][0]))
         value_NUK = blocks.by_condition(blocks.values(genes, layer))
         return self.norm_terms[layer].subtract_from(grad_NUK, value_NUK).flatten(0, 1)
-
-
-def through_relu(grad: Tensor, output: Tensor) -> Tensor:
-    """The gradient where a ReLU's output is positive, in place."""
-    return torch.ops.aten.threshold_backward.grad_input(grad, output, 0, grad_input=grad)
 
 
 class BufferPool:

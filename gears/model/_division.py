@@ -28,24 +28,13 @@ from gears.model._batchnorm import statistics_dtype
 
 @dataclass(frozen=True)
 class Division:
-    """Which conditions of the global batch each worker computes; the same on all workers.
-
-    Attributes
-    ----------
-    rows_WU
-        (W, U) int64 rows of the global batch's conditions; U is the largest number of any worker. Padding is 0.
-    weight_WU
-        (W, U) cells of the condition on that worker; 0 for padding.
-    sizes
-        Number of conditions of each worker.
-    reducer
-        Sums over workers, and this worker's rank.
-    """
+    """Which conditions of the global batch each worker computes; the same on all workers."""
 
     rows_WU: Tensor
-    weight_WU: Tensor
-    sizes: tuple[int, ...]
-    reducer: Reducer
+    """(W, U) int64 rows of the global batch's conditions; U is the largest number of any worker. Padding is 0."""
+    weight_WU: Tensor  # (W, U) cells of the condition on that worker; 0 for padding
+    sizes: tuple[int, ...]  # number of conditions of each worker
+    reducer: Reducer  # sums over workers, and this worker's rank
 
     @property
     def own_rows(self) -> Tensor:

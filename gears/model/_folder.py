@@ -65,45 +65,27 @@ WRAPPER_PREFIXES = ("module.", "_orig_mod.")
 
 @dataclass(frozen=True)
 class ModelParts:
-    """Everything of a model except its weights.
-
-    Attributes
-    ----------
-    gene_names, gene_ids
-        Names and ids of the G measured genes in the order of the predictions.
-    pert_names
-        The P nodes of the perturbation graph.
-    graphs
-        Those over `pert_names` and `gene_names`, made when they are read: :attr:`go` and :attr:`coexpress`.
-    split
-        The split that the model was trained on, if any.
-    fitted_parts
-        Parts of the split that the predictions are fitted to: training, and validation after a refit; none before.
-    prior
-        The prior that the network's change is added to, if any.
-    contexts
-        Contexts and types of perturbation, if the model has any.
-    nonnegative
-        Whether the screen has no value below 0: predictions below 0 are then set to 0 by default.
-    inputs
-        Tables that the prior reads beside the screen, and the perturbation embedding starts from; not saved.
-    provenance
-        Name and content hash of the screen, training options, versions.
-    """
+    """Everything of a model except its weights."""
 
     config: ModelConfig
+    # gene_names, gene_ids: names and ids of the G measured genes in the order of the predictions
     gene_names: tuple[str, ...]
     gene_ids: tuple[str, ...]
-    pert_names: tuple[str, ...]
+    pert_names: tuple[str, ...]  # the P nodes of the perturbation graph
     graphs: Graphs = dataclasses.field(repr=False)
+    """Those over `pert_names` and `gene_names`, made when they are read: :attr:`go` and :attr:`coexpress`."""
     control_mean_G: np.ndarray
-    split: Split | None = None
+    split: Split | None = None  # the split that the model was trained on, if any
     fitted_parts: tuple[str, ...] = ("train",)
-    prior: GenePrior | None = None
-    contexts: ModelContexts | None = None
+    """Parts of the split that the predictions are fitted to: training, and validation after a refit; none before."""
+    prior: GenePrior | None = None  # the prior that the network's change is added to, if any
+    contexts: ModelContexts | None = None  # contexts and types of perturbation, if the model has any
     nonnegative: bool = True
+    """Whether the screen has no value below 0: predictions below 0 are then set to 0 by default."""
     inputs: PriorInputs = dataclasses.field(default_factory=PriorInputs)
+    """Tables that the prior reads beside the screen, and the perturbation embedding starts from; not saved."""
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Name and content hash of the screen, training options, versions."""
 
     def __str__(self) -> str:
         predicting = "network alone" if self.fitted_parts else "not trained"

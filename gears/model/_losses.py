@@ -47,21 +47,13 @@ def cell_loss(
 ) -> Tensor:
     """Weighted sum of the cells' losses, ``sum_i cell_weight[i] * l_i``; 0, with zero gradients, without cells.
 
-    Parameters
-    ----------
-    delta_UG, logvar_UG
-        Outputs of the network; `logvar_UG` only with ``config.uncertainty``.
-    row_B
-        (B,) int64, each cell's row in `delta_UG`.
-    x_BG, y_BG
-        Control expression each cell is paired with, and observed expression (log scale).
-    mask_UG
-        bool, genes whose errors are included in each condition, or weights of the genes. A condition without any has
-        loss 0.
-    mu_G
-        Mean expression of the control cells that training uses; (B, G) where it differs between cells.
-    cell_weight_B
-        Weight of each cell, from counts over the whole batch.
+    `delta_UG`, `logvar_UG`: outputs of the network; `logvar_UG` only with ``config.uncertainty``.
+    `row_B`: (B,) int64, each cell's row in `delta_UG`.
+    `x_BG`, `y_BG`: control expression each cell is paired with, and observed expression (log scale).
+    `mask_UG`: bool, genes whose errors are included in each condition, or weights of the genes. A condition without any
+        has loss 0.
+    `mu_G`: mean expression of the control cells that training uses; (B, G) where it differs between cells.
+    `cell_weight_B`: weight of each cell, from counts over the whole batch.
     """
     delta_BG = delta_UG.index_select(0, row_B)
     dtype = delta_BG.dtype
@@ -118,30 +110,21 @@ def required_logvar(logvar_UG: Tensor | None) -> Tensor:
 
 
 class PairMoments(NamedTuple):
-    """Moments of U conditions and G genes over all pairs (observed cell, control cell).
+    """Moments of U conditions and G genes over all pairs (observed cell, control cell)."""
 
-    Attributes
-    ----------
-    mean_d
-        (U, G) mean of y - x.
-    v2, v3, v4
-        (U, G) central moments of y - x, see :meth:`gears.data.screen._statistics.ConditionStatistics.pair_moments`.
-    sign_mean, sign_sq
-        (U, G) means of the observed direction and of its square.
-    mask_UG
-        Genes that count for each condition, or their weights, as in :func:`gears.model._losses.cell_loss`.
-    condition_weight_U
-        Weight of each condition, 1/K for K conditions in the whole step (times W over W workers).
-    """
-
-    mean_d: Tensor
+    mean_d: Tensor  # (U, G) mean of y - x
+    # v2, v3, v4: (U, G) central moments of y - x, see
+    # :meth:`gears.data.screen._statistics.ConditionStatistics.pair_moments`
     v2: Tensor
     v3: Tensor
     v4: Tensor
+    # sign_mean, sign_sq: (U, G) means of the observed direction and of its square
     sign_mean: Tensor
     sign_sq: Tensor
     mask_UG: Tensor
+    """Genes that count for each condition, or their weights, as in :func:`gears.model._losses.cell_loss`."""
     condition_weight_U: Tensor
+    """Weight of each condition, 1/K for K conditions in the whole step (times W over W workers)."""
 
 
 def moment_loss(

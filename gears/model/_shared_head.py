@@ -24,18 +24,12 @@ class SharedHead(nn.Module):
 
     All members begin with the same weights, and with the last layer at zero: the head begins as the prior alone.
 
-    Parameters
-    ----------
-    centre_F, spread_F
-        Mean and standard deviation of the inputs.
-    n_members
-        Number of members, M.
-    limit
-        Inputs are cut at so many standard deviations.
-    seed
-        Seed of the initial weights.
+    `n_members`: number of members, M.
+    `limit`: inputs are cut at so many standard deviations.
+    `seed`: seed of the initial weights.
     """
 
+    # centre_F, spread_F: mean and standard deviation of the inputs
     centre_F: Tensor
     spread_F: Tensor
 

@@ -15,11 +15,12 @@ from gears.core._numbers import clips
 from gears.files._atomic import need_space, new_folder, write_atomically
 from gears.files._paths import check_output
 from gears.files.formats import plain_adata
-from gears.model._folder import ModelParts
 from gears.prediction.predictions import Origin, Predictions, condition_table, gene_table, provenance
 
 if TYPE_CHECKING:
     from anndata import AnnData
+
+    from gears.model._folder import ModelParts
 
 ARRAY_ATTRIBUTES = {"encoding-type": "array", "encoding-version": "0.2.0"}
 SUFFIXES = (".h5ad", ".zarr")

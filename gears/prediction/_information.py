@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gears.conditions import Condition
 from gears.core._messages import count, shorten
-from gears.model._folder import ModelParts
+
+if TYPE_CHECKING:
+    from gears.model._folder import ModelParts
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import combinations, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -22,9 +22,6 @@ from gears.core._messages import shorten
 from gears.core._numbers import clips, whole_number
 from gears.core._progress import followed
 from gears.distributed._devices import DeviceLike, find_device, plan_devices
-from gears.distributed._gpus import GpuIds
-from gears.model._folder import ModelParts
-from gears.model.network import GEARSNetwork
 from gears.prediction._files import ROWS_PER_BLOCK, write_predictions
 from gears.prediction._information import source_of_genes, warn_uninformed
 from gears.prediction.predictions import (
@@ -36,7 +33,12 @@ from gears.prediction.predictions import (
     requested_conditions,
     requested_genes,
 )
-from gears.priors._prior import GenePrior
+
+if TYPE_CHECKING:
+    from gears.distributed._gpus import GpuIds
+    from gears.model._folder import ModelParts
+    from gears.model.network import GEARSNetwork
+    from gears.priors._prior import GenePrior
 
 Score = Callable[[Predictions], Any]
 T = TypeVar("T")
@@ -82,21 +84,12 @@ def stream(
 
 
 class Changes(NamedTuple):
-    """Predicted changes of U conditions, (U, G) float64, and their standard deviations where these are predicted.
+    """Predicted changes of U conditions, (U, G) float64, and their standard deviations where these are predicted."""
 
-    Attributes
-    ----------
-    delta_UG
-        Mean change of every gene.
-    cell_sd_UG
-        Standard deviation of a cell, by a network with ``uncertainty=True``.
-    sd_UG
-        Standard deviation of the mean change, by the prior.
-    """
-
-    delta_UG: np.ndarray
+    delta_UG: np.ndarray  # mean change of every gene
     cell_sd_UG: np.ndarray | None = None
-    sd_UG: np.ndarray | None = None
+    """Standard deviation of a cell, by a network with ``uncertainty=True``."""
+    sd_UG: np.ndarray | None = None  # standard deviation of the mean change, by the prior
 
 
 Chunk = tuple[Sequence[Sequence[int]], T]

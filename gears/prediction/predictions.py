@@ -21,13 +21,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from gears.conditions import CONTROL_LABEL, Condition
-from gears.core._html import html_of
+from gears.conditions import CONTROL_LABEL, Condition, joined_otherwise
 from gears.core._installation import __version__
-from gears.core._messages import count, shorten, unknown_name
+from gears.core._messages import count, html_of, shorten, unknown_name
 from gears.core._numbers import whole_number
 from gears.data.checks._names import model_names
-from gears.data.screen._prepared import joined_otherwise
 from gears.data.splits._split import subgroup_names
 from gears.files.formats import plain_adata
 from gears.graphs._annotation import GeneAnnotation, near_symbols

@@ -21,8 +21,8 @@ from scipy import sparse
 from gears.evaluation.uncertainty import half_width, interval_score
 from gears.files._mapped import row_blocks
 from gears.priors._evidence import sample
-from gears.priors._kernels import sizes_of, target_cells
-from gears.priors._magnitude import CORRELATED_GENES, fit_size, log_score, log_size, margin
+from gears.priors._kernels import CORRELATED_GENES, sizes_of, target_cells
+from gears.priors._magnitude import fit_size, log_score, log_size, margin
 from gears.priors._posterior import ConditionCovariance, Posterior
 from gears.priors._uncertainty import Uncertainty, expected_log_size, size_factor
 from gears.priors.true_change import TrueChange, Values, fit_true_change, group_of
@@ -46,27 +46,14 @@ _SHARES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85)
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Predictions of training conditions without themselves, and how far they are known.
+    """Predictions of training conditions without themselves, and how far they are known."""
 
-    Attributes
-    ----------
-    data
-        The training conditions.
-    change_CG
-        Predicted changes.
-    own
-        The part of them that is the change of perturbed genes themselves, CSR (C, G).
-    variance_C
-        Posterior variance of each condition.
-    unseen_C
-        Whether a gene of the condition occurs in none of the conditions that it was predicted from.
-    """
-
-    data: PriorData
-    change_CG: np.ndarray
-    own: sparse.csr_matrix
-    variance_C: np.ndarray
+    data: PriorData  # the training conditions
+    change_CG: np.ndarray  # predicted changes
+    own: sparse.csr_matrix  # the part of them that is the change of perturbed genes themselves, CSR (C, G)
+    variance_C: np.ndarray  # posterior variance of each condition
     unseen_C: np.ndarray
+    """Whether a gene of the condition occurs in none of the conditions that it was predicted from."""
 
 
 def fit_uncertainty(
@@ -107,38 +94,26 @@ def _log_sizes(data: PriorData) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class _Errors:
-    """Errors of the held-out predictions of R conditions (a fixed sample of many), 0 for perturbed genes themselves.
+    """Errors of the held-out predictions of R conditions (a fixed sample of many), 0 for perturbed genes themselves."""
 
-    Attributes
-    ----------
-    rows
-        The conditions.
-    genes
-        A sample of T genes.
-    excess_RG, noise_RG
-        Squared errors minus their sampling noise, and this noise: infinite for perturbed genes themselves, which do not
-        count.
-    error_RT, noise_RT, change_RT
-        Errors, sampling variances and squared predicted changes of the sample of genes.
-    mean_R, least
-        Mean squared predicted change of each condition, and the smallest that counts.
-    combined_R
-        Whether it is a combination of known genes: what is found for these is not mixed with known single genes, of
-        which less is known than their variance says.
-    """
-
-    rows: np.ndarray
-    genes: np.ndarray
+    rows: np.ndarray  # the conditions
+    genes: np.ndarray  # a sample of T genes
+    # excess_RG, noise_RG: squared errors minus their sampling noise, and this noise: infinite for perturbed genes
+    # themselves, which do not count
     excess_RG: np.ndarray
     noise_RG: np.ndarray
+    # error_RT, noise_RT, change_RT: errors, sampling variances and squared predicted changes of the sample of genes
     error_RT: np.ndarray
     noise_RT: np.ndarray
     change_RT: np.ndarray
+    # mean_R, least: mean squared predicted change of each condition, and the smallest that counts
     mean_R: np.ndarray
     least: float
     variance_R: np.ndarray
     unseen_R: np.ndarray
     combined_R: np.ndarray
+    """Whether it is a combination of known genes: what is found for these is not mixed with known single genes, of
+    which less is known than their variance says."""
 
     @classmethod
     def of(cls, found: LeftOut) -> _Errors:
@@ -228,11 +203,11 @@ def _fit_share(errors: _Errors, variance_R: np.ndarray) -> tuple[float, np.ndarr
     """:attr:`Uncertainty.share`, and the factor on all variances of conditions with (known, new) genes."""
     scale_RT = errors.left_out_scales(variance_R)
     change_RT = errors.change_RT * (scale_RT.mean() / errors.mean_R)[:, None]
-    found = [
+    fitted = [
         errors.scored(((1 - share) * scale_RT + share * change_RT) * variance_R[:, None]) for share in _SHARES
     ]
-    best = int(np.argmin([score for score, _ in found]))
-    return _SHARES[best], found[best][1]
+    best = int(np.argmin([score for score, _ in fitted]))
+    return _SHARES[best], fitted[best][1]
 
 
 def _factor(error_N: np.ndarray, variance_N: np.ndarray, noise_N: np.ndarray) -> float:

@@ -39,25 +39,14 @@ _FURTHER_SD = (
 
 @dataclass(frozen=True)
 class EvidenceWeights:
-    """Variances of the parts of a change, in units of squared expression.
+    """Variances of the parts of a change, in units of squared expression."""
 
-    Attributes
-    ----------
-    kernels
-        Variance of each covariance by its name.
-    noise
-        Factor of the known sampling noise.
-    nugget
-        Variance that no covariance explains, for every condition. It is none unless combinations or settings show that
-        what a condition does is not what its genes do elsewhere: in a screen of singles the two are the same.
-    multiple
-        Additional variance of conditions of several genes: departures from additivity.
-    """
-
-    kernels: Mapping[str, float]
-    noise: float
+    kernels: Mapping[str, float]  # variance of each covariance by its name
+    noise: float  # factor of the known sampling noise
     nugget: float
-    multiple: float
+    """Variance that no covariance explains, for every condition. It is none unless combinations or settings show that
+    what a condition does is not what its genes do elsewhere: in a screen of singles the two are the same."""
+    multiple: float  # additional variance of conditions of several genes: departures from additivity
 
     def unexplained(self, size_C: np.ndarray) -> np.ndarray:
         """Variance of each condition beside kernels and sampling noise, (C,)."""

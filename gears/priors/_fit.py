@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
@@ -28,7 +28,9 @@ from gears.priors._magnitude import fit_magnitude
 from gears.priors._measured import Measured
 from gears.priors._prior import Effects, GenePrior, slopes_of_targets
 from gears.priors._process import PriorData, Process, Regression, levels
-from gears.priors._uncertainty import Uncertainty
+
+if TYPE_CHECKING:
+    from gears.priors._uncertainty import Uncertainty
 
 SLOPES = (1.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.2)
 """Factors on predictions that are tried; 1 where held-out predictions do not show that another is better."""
@@ -66,8 +68,9 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     """
     target_SG = _target_changes(data)
     targets = targets_of(data, target_SG)
+    # a knocked-down gene loses a share of its control mean, whatever similar genes do: taken out, added at the end
     rest_CG = data.delta_CG - targets.toarray()
-    if len(data.sets) < 2 or not rest_CG.any():
+    if len(data.sets) < 2 or not rest_CG.any():  # nothing tells what conditions share from what is their own
         return _mean_only(data, target_SG)
     process = Process.of(data, rest_CG)
     candidates: list[_Candidate] = []
@@ -75,6 +78,7 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
         overall, within = regression.effects()
         prior = GenePrior(overall, data.column_P, target_SG, levels(rest_CG, data), within, data.n_kinds)
         candidates.append(_Candidate(prior, regression))
+        # several genes may do less than their sum: a candidate beside the plain sum, not in its place
         fitted = fit_magnitude(data.sets, rest_CG, regression.held_out_CG, overall.genes)
         if fitted is not None:
             magnitude, factor_C = fitted
@@ -122,26 +126,15 @@ class _Candidate:
 
 @dataclass(frozen=True)
 class _Choice:
-    """Which candidate is taken, and by kind of condition its slope and whether the mean alone is better.
-
-    Attributes
-    ----------
-    kind_C
-        Kind of each training condition when it is held out.
-    slope_K, mean_only_K
-        By kind; see :class:`gears.priors.GenePrior`.
-    of_targets_K
-        Factor on the change of perturbed genes themselves, by kind.
-    value
-        Mean of the criterion.
-    """
+    """Which candidate is taken, and by kind of condition its slope and whether the mean alone is better."""
 
     index: int
-    kind_C: np.ndarray
+    kind_C: np.ndarray  # kind of each training condition when it is held out
+    # slope_K, mean_only_K: by kind; see :class:`gears.priors.GenePrior`
     slope_K: np.ndarray
     mean_only_K: np.ndarray
-    of_targets_K: np.ndarray
-    value: float
+    of_targets_K: np.ndarray  # factor on the change of perturbed genes themselves, by kind
+    value: float  # mean of the criterion
 
     def left_out(self, candidate: _Candidate, targets: sparse.csr_matrix, rows: np.ndarray) -> np.ndarray:
         """Predicted changes of some training conditions from the others."""
@@ -203,7 +196,8 @@ def _choose(
         )
 
     sums = [errors(candidate.left_out(rows)) for candidate in candidates]
-    # one slope for all kinds: the many choices by kind would favour a candidate by chance
+    # one slope for all kinds: the many choices by kind would favour a candidate by chance; rounded, so that of
+    # candidates that agree but for rounding the same one is taken on every machine
     index = min(range(len(candidates)), key=lambda one: (round(float(sums[one].mean(axis=1).min()), 9), one))
     mean_SR = errors(candidates[index].regression.mean_CG[rows])
     sum_SR, slope_K, mean_only_K, total = sums[index], np.ones(N_KINDS), np.zeros(N_KINDS, dtype=bool), 0.0
@@ -242,6 +236,7 @@ def share_of_targets(as_mean_CG: np.ndarray, delta_CG: np.ndarray) -> float:
     Zero with fewer than three perturbed genes that are measured.
     `as_mean_CG` is the control mean of the genes that each condition perturbs, 0 elsewhere.
     """
+    # least squares through 0, shrunk as by one more gene that does not change
     at = as_mean_CG != 0
     if at.sum() < _LEAST_TARGETS:
         return 0.0
@@ -255,6 +250,7 @@ def _mean_only(data: PriorData, target_SG: np.ndarray) -> FittedPrior:
     zero_G, (noise_C, noise_G) = np.zeros(shape[1]), data.sampling_noise()
     mean_G = 0.5 * data.delta_CG.mean(axis=0) if len(data.sets) else zero_G
     report = {"kind": "mean of one condition", "conditions": len(data.sets), "slope": {}, "factor": False}
+    # measured conditions keep the share of their squared change that sampling noise does not explain
     size_C, of_noise_C = (data.delta_CG**2).sum(axis=1), noise_C * noise_G.sum()
     share_C = 1 - of_noise_C / np.maximum(np.maximum(size_C, of_noise_C), np.finfo(float).tiny)
     change_CG = (share_C[:, None] * data.delta_CG).astype(np.float32)

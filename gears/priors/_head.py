@@ -49,24 +49,12 @@ _LARGEST_Z = 20.0
 
 @dataclass(frozen=True)
 class PriorChanges:
-    """Predictions of the prior for U conditions and for their genes alone, (U, G) each.
+    """Predictions of the prior for U conditions and for their genes alone, (U, G) each."""
 
-    Attributes
-    ----------
-    change_UG
-        Change under the condition.
-    sum_UG
-        Sum of the changes under each of its genes alone.
-    largest_UG
-        For each measured gene, the largest of these by absolute value.
-    strongest_UG
-        Changes under the one gene whose changes are largest altogether.
-    """
-
-    change_UG: np.ndarray
-    sum_UG: np.ndarray
-    largest_UG: np.ndarray
-    strongest_UG: np.ndarray
+    change_UG: np.ndarray  # change under the condition
+    sum_UG: np.ndarray  # sum of the changes under each of its genes alone
+    largest_UG: np.ndarray  # for each measured gene, the largest of these by absolute value
+    strongest_UG: np.ndarray  # changes under the one gene whose changes are largest altogether
 
     @classmethod
     def of(cls, predict: Predict, sets: Sets) -> PriorChanges:
@@ -97,36 +85,23 @@ class PriorChanges:
 
 @dataclass(frozen=True)
 class HeadInputs:
-    """Tables of the measured genes, from which the inputs of any condition are computed.
+    """Tables of the measured genes, from which the inputs of any condition are computed."""
 
-    Attributes
-    ----------
-    size
-        Root mean square change over training conditions, the unit of all changes.
-    noise_G
-        Standard error of a condition's mean, for a typical number of cells.
-    control_mean_SG, control_sd_SG
-        Mean and standard deviation over control cells of each setting.
-    profile_GK
-        Correlation profile over control cells (:mod:`gears.graphs._profiles`), of length 1, or 0 where it is unknown.
-    column_P
-        Column of each perturbation node among the measured genes, -1 where it is not measured.
-    mean_SG, response_G
-        Mean change over the training conditions of each setting, and the root mean square over all without sampling
-        noise.
-    n_kinds
-        Types of perturbation; settings are numbered ``context x n_kinds + kind``.
-    """
-
-    size: float
-    noise_G: np.ndarray
+    size: float  # root mean square change over training conditions, the unit of all changes
+    noise_G: np.ndarray  # standard error of a condition's mean, for a typical number of cells
+    # control_mean_SG, control_sd_SG: mean and standard deviation over control cells of each setting
     control_mean_SG: np.ndarray
     control_sd_SG: np.ndarray
     profile_GK: np.ndarray
+    """Correlation profile over control cells (:mod:`gears.graphs._profiles`), of length 1, or 0 where it is
+    unknown."""
     column_P: np.ndarray
+    # mean_SG, response_G: mean change over the training conditions of each setting, and the root mean square over all
+    # without sampling noise
+    """Column of each perturbation node among the measured genes, -1 where it is not measured."""
     mean_SG: np.ndarray
     response_G: np.ndarray
-    n_kinds: int = 1
+    n_kinds: int = 1  # types of perturbation; settings are numbered ``context x n_kinds + kind``
 
     def of(self, changes: PriorChanges, sets: Sets, genes: np.ndarray | slice = ALL_GENES) -> np.ndarray:
         """Inputs of the head, (U, G, F) float32, see :data:`NAMES`; `changes` are those of the same genes."""
@@ -177,25 +152,15 @@ class HeadInputs:
 
 @dataclass(frozen=True)
 class Head:
-    """The trained head with its weights.
-
-    Attributes
-    ----------
-    centre_F, spread_F
-        Mean and standard deviation of the inputs over training.
-    layers
-        Three linear maps with ``x sigmoid(x)`` between them.
-    size
-        Unit of its result.
-    single_weight, several_weight
-        Weight, 0 to 1, under conditions of one gene and of several.
-    """
+    """The trained head with its weights."""
 
     inputs: HeadInputs
+    # centre_F, spread_F: mean and standard deviation of the inputs over training
     centre_F: np.ndarray
     spread_F: np.ndarray
-    layers: tuple[Layer, ...]
-    size: float
+    layers: tuple[Layer, ...]  # three linear maps with ``x sigmoid(x)`` between them
+    size: float  # unit of its result
+    # single_weight, several_weight: weight, 0 to 1, under conditions of one gene and of several
     single_weight: float
     several_weight: float
 

@@ -27,6 +27,7 @@ NAMES = ("offset", "shared", "own", "GO")
 """Parts of a condition's change: common to all conditions, common to all genes (once per gene of the
 condition), specific to each gene, and shared by genes of similar GO annotation; further similarities follow."""
 
+CORRELATED_GENES = 5.0  # how many genes carry the information of one: their residuals are correlated
 _LEAST_SHARE = 1e-3
 
 MOST_EXACT = 3000
@@ -116,21 +117,13 @@ class Similarity(Protocol):
 class ComputedSimilarity:
     """A similarity that is computed on demand: first among the conditions that decide its weight, then, if it has one,
     of all nodes. So a source without weight costs neither time nor memory for the whole graph.
-
-    Attributes
-    ----------
-    between
-        ``between(nodes_A, nodes_T)`` is the similarity of two lists of nodes, (A, T); that of a node with itself is
-        taken as 1.
-    trained_T
-        Nodes perturbed in training, ascending, (T,) int64.
-    n_nodes
-        Number of all nodes, P.
     """
 
     between: Callable[[np.ndarray, np.ndarray], np.ndarray]
-    trained_T: np.ndarray
-    n_nodes: int
+    """``between(nodes_A, nodes_T)`` is the similarity of two lists of nodes, (A, T); that of a node with itself is
+    taken as 1."""
+    trained_T: np.ndarray  # nodes perturbed in training, ascending, (T,) int64
+    n_nodes: int  # number of all nodes, P
 
     @property
     def similar_PT(self) -> sparse.csr_matrix:
@@ -218,17 +211,10 @@ class Omitted:
     """What features omit of each gene's effect: it counts as independent in every condition that holds the gene.
 
     So the n conditions of a gene would count it n times. :meth:`excess` is taken off the covariance with each of them.
-
-    Attributes
-    ----------
-    variance_T
-        Variance that is omitted of each gene.
-    count_T
-        Number of conditions that hold it.
     """
 
-    variance_T: np.ndarray
-    count_T: np.ndarray
+    variance_T: np.ndarray  # variance that is omitted of each gene
+    count_T: np.ndarray  # number of conditions that hold it
 
     def excess(self, power: float) -> np.ndarray:
         """Covariance too much of each gene, (T,): all but 1 / n^power of what is omitted.
@@ -249,23 +235,15 @@ class Features:
 
 @dataclass(frozen=True)
 class AdditiveCovariance:
-    """A covariance of conditions that adds up over their genes.
+    """A covariance of conditions that adds up over their genes."""
 
-    Attributes
-    ----------
-    genes
-        Similarity of genes, several of them in the proportion of their weights.
-    shared, own, similar
-        Variance of what all genes have alike, of each gene's own part, and of what similar genes share.
-    omitted
-        What features of the training conditions omit, or None.
-    """
-
-    genes: GeneSimilarity
+    genes: GeneSimilarity  # similarity of genes, several of them in the proportion of their weights
+    # shared, own, similar: variance of what all genes have alike, of each gene's own part, and of what similar genes
+    # share
     shared: float
     own: float
     similar: float
-    omitted: Omitted | None = None
+    omitted: Omitted | None = None  # what features of the training conditions omit, or None
 
     def members(self, sets: Sequence[Sequence[int]]) -> sparse.csr_matrix:
         """Which trained genes each set holds, and how many genes it has: CSR (C, T + 1)."""

@@ -15,10 +15,9 @@ import numpy as np
 from scipy import linalg, sparse
 
 from gears.priors._evidence import sample
-from gears.priors._kernels import MOST_EXACT, GeneSimilarity, gene_features, sizes_of
+from gears.priors._kernels import CORRELATED_GENES, MOST_EXACT, GeneSimilarity, gene_features, sizes_of
 
 LEAST_SETS = 8
-CORRELATED_GENES = 5.0  # how many genes carry the information of one: their residuals are correlated
 _LARGEST = 4.0
 _PRIOR_SD = 3.0
 _MOST_FITTED = 1000  # sets that weights, or the process of sizes, are fitted to: a fixed sample of more
@@ -38,21 +37,13 @@ class Tendency:
 
     with ``tendency_j = own coefficient_j + similar sum_t similarity_jt coefficient_t`` over the genes t perturbed in
     training. It does not depend on the order of the genes.
-
-    Attributes
-    ----------
-    offset
-        Common to all conditions.
-    own, similar
-        Variance of a gene's specific tendency and of the part shared with similar genes.
-    coefficient_T
-        Coefficients over the trained nodes, (T,).
     """
 
-    offset: float
+    offset: float  # common to all conditions
+    # own, similar: variance of a gene's specific tendency and of the part shared with similar genes
     own: float
     similar: float
-    coefficient_T: np.ndarray
+    coefficient_T: np.ndarray  # coefficients over the trained nodes, (T,)
 
     def __call__(self, sets: Sequence[Sequence[int]], genes: GeneSimilarity) -> np.ndarray:
         """Value of each set, (U,) float64."""
@@ -119,8 +110,10 @@ def solve_tendency(
     `weight` are the variances of the offset, of a gene's own tendency and of the similar genes' part, `noise_S` the
     variance of each value around these. Returns the fit, and each value predicted from the others, (S,).
     """
-    solve = _by_pairs if len(sets) <= MOST_EXACT else _by_features
-    solved_S, diagonal_S = solve(value_S, noise_S, sets, genes, weight)
+    if len(sets) <= MOST_EXACT:
+        solved_S, diagonal_S = solve_kernels(value_S, noise_S, tendency_kernels(sets, genes), weight)
+    else:
+        solved_S, diagonal_S = _by_features(value_S, noise_S, sets, genes, weight)
     coefficient_T = _doubled_shares(sets, genes).T @ solved_S
     fit = Tendency(float(weight[0] * solved_S.sum()), float(weight[1]), float(weight[2]), coefficient_T)
     return fit, value_S - solved_S / diagonal_S
@@ -150,17 +143,6 @@ def tendency_kernels(sets: Sequence[Sequence[int]], genes: GeneSimilarity) -> li
     similar_SS = near_ST @ half_ST.T
     own_SS = np.asarray((half_ST @ half_ST.T).toarray())
     return [np.ones((len(sets), len(sets))), own_SS, np.asarray(similar_SS + similar_SS.T) / 2]
-
-
-def _by_pairs(
-    departure_S: np.ndarray,
-    noise_S: np.ndarray,
-    sets: Sequence[Sequence[int]],
-    genes: GeneSimilarity,
-    weight: Sequence[float],
-) -> tuple[np.ndarray, np.ndarray]:
-    """Solution of the departures and diagonal of the inverse, by the covariance of all pairs of sets."""
-    return solve_kernels(departure_S, noise_S, tendency_kernels(sets, genes), weight)
 
 
 def solve_kernels(

@@ -19,7 +19,7 @@ import numpy as np
 
 from gears.conditions import NodeSet, contexts_of, kinds_of, show_departures
 from gears.files._mapped import row_blocks
-from gears.priors._magnitude import CORRELATED_GENES
+from gears.priors._kernels import CORRELATED_GENES
 
 _TABLES = ("change", "variance", "noise", "gene_noise")
 _TAIL = 3.0  # degrees of freedom of residuals: few genes change much, and large changes are shrunk less
@@ -28,23 +28,13 @@ _FACTORS = (0.05, 50.0)  # least and largest a
 
 @dataclass(frozen=True)
 class Measured:
-    """What training conditions showed.
+    """What training conditions showed."""
 
-    Attributes
-    ----------
-    sets
-        Perturbation-graph nodes of each of the C conditions.
-    change_CG
-        Posterior mean of each condition's change: as measured, shrunk by its sampling noise, float32.
-    variance_C
-        Variance of each condition's prediction from the others, for an average gene.
-    noise_C, noise_G
-        The sampling variance of each condition and gene is the product of these.
-    """
-
-    sets: tuple[tuple[int, ...], ...]
+    sets: tuple[tuple[int, ...], ...]  # perturbation-graph nodes of each of the C conditions
     change_CG: np.ndarray
-    variance_C: np.ndarray
+    """Posterior mean of each condition's change: as measured, shrunk by its sampling noise, float32."""
+    variance_C: np.ndarray  # variance of each condition's prediction from the others, for an average gene
+    # noise_C, noise_G: the sampling variance of each condition and gene is the product of these
     noise_C: np.ndarray
     noise_G: np.ndarray
 
@@ -60,14 +50,9 @@ class Measured:
     ) -> Measured:
         """From measured changes and predictions of each condition from the others.
 
-        Parameters
-        ----------
-        noise
-            `noise_C` and `noise_G`.
-        variance_C
-            Variance of the predictions, for an average gene.
-        sd_of
-            Standard deviations of the predictions for some rows, (R, G).
+        `noise`: `noise_C` and `noise_G`.
+        `variance_C`: variance of the predictions, for an average gene.
+        `sd_of`: standard deviations of the predictions for some rows, (R, G).
         """
         change_CG, factor_C = np.empty(delta_CG.shape, dtype=np.float32), np.empty(len(sets))
         known_C = np.empty(len(sets))
@@ -123,7 +108,6 @@ class Measured:
         return variance_UG
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Everything, as arrays for a file."""
         tables = (self.change_CG, self.variance_C, self.noise_C, self.noise_G)
         return {
             "measured_nodes": np.array([node for nodes in self.sets for node in nodes], dtype=np.int64),
@@ -140,8 +124,8 @@ class Measured:
             return None
         bounds = np.cumsum(arrays["measured_sizes"])[:-1]
         sets = tuple(
-            NodeSet(nodes.tolist(), context=int(context), kind=int(kind))
-            for nodes, context, kind in zip(
+            NodeSet(nodes.tolist(), context=int(context), kind=int(kind_of_set))
+            for nodes, context, kind_of_set in zip(
                 np.split(arrays["measured_nodes"], bounds),
                 arrays["measured_contexts"],
                 arrays["measured_kinds"],

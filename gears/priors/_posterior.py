@@ -18,49 +18,37 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import linalg, sparse
 
-from gears.files._untrusted import check_compressed
-from gears.priors._evidence import EvidenceWeights
+from gears.files._mapped import check_compressed
 from gears.priors._kernels import AdditiveCovariance, settings_of, sizes_of
-from gears.priors._regression import Spectrum
+
+if TYPE_CHECKING:
+    from gears.priors._evidence import EvidenceWeights
+    from gears.priors._regression import Spectrum
 
 
 @dataclass(frozen=True)
 class ConditionCovariance:
-    """Covariance of any condition with the training conditions, by columns that these are members of.
+    """Covariance of any condition with the training conditions, by columns that these are members of."""
 
-    Attributes
-    ----------
-    overall
-        Covariance over all conditions.
-    level
-        Variance of what all conditions share, where it is shrunk; 0 where the level is free.
-    nugget, multiple
-        Variance of every condition alone, and in addition of those of several genes.
-    within
-        Covariance within settings, or None for a screen with one setting.
-    carried_SS
-        Which settings' own part a condition of each setting takes, and how much of it: 1 on the diagonal, except for
-        settings without training conditions, (S, S).
-    n_kinds
-        Number of perturbation types; settings are numbered ``context x n_kinds + kind``.
-    used_R
-        Columns in use among all columns: genes and number of genes over all conditions, the level, and genes and
-        number of genes of each setting.
-    """
-
-    overall: AdditiveCovariance
-    level: float
+    overall: AdditiveCovariance  # covariance over all conditions
+    level: float  # variance of what all conditions share, where it is shrunk; 0 where the level is free
+    # nugget, multiple: variance of every condition alone, and in addition of those of several genes
     nugget: float
     multiple: float
     used_R: np.ndarray
+    """Columns in use among all columns: genes and number of genes over all conditions, the level, and genes and number
+    of genes of each setting."""
     within: AdditiveCovariance | None = None
+    """Covariance within settings, or None for a screen with one setting."""
     carried_SS: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
-    n_kinds: int = 1
+    """Which settings' own part a condition of each setting takes, and how much of it: 1 on the diagonal, except for
+    settings without training conditions, (S, S)."""
+    n_kinds: int = 1  # number of perturbation types; settings are numbered ``context x n_kinds + kind``
 
     @classmethod
     def of(
@@ -118,25 +106,14 @@ class ConditionCovariance:
 
 @dataclass(frozen=True)
 class Posterior:
-    """How well the training conditions predict the change of any other condition.
+    """How well the training conditions predict the change of any other condition."""
 
-    Attributes
-    ----------
-    factor_FR
-        Factor of the explained variance, (F, R) float32.
-    direct_RR
-        Where the covariance is made of features: the sparse part of the explained variance, from which that of the
-        factor is subtracted; else None.
-    level_R
-        Covariance of a free level with the change that similarity 1 to each column adds.
-    level
-        Variance of a free level, 0 where the level is shrunk.
-    """
-
-    factor_FR: np.ndarray
+    factor_FR: np.ndarray  # factor of the explained variance, (F, R) float32
     direct_RR: sparse.csr_matrix | None
-    level_R: np.ndarray
-    level: float
+    """Where the covariance is made of features: the sparse part of the explained variance, from which that of the
+    factor is subtracted; else None."""
+    level_R: np.ndarray  # covariance of a free level with the change that similarity 1 to each column adds
+    level: float  # variance of a free level, 0 where the level is shrunk
 
     @classmethod
     def of(cls, spectrum: Spectrum, member_CR: sparse.csr_matrix, typical: float) -> Posterior:
@@ -172,7 +149,6 @@ class Posterior:
         return np.asarray(prior_U + self.level - 2 * similar_UR @ self.level_R - explained_U)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Everything, as arrays for a file."""
         arrays = {"factor": self.factor_FR, "level_column": self.level_R, "level": np.array(self.level)}
         if self.direct_RR is not None:
             parts = ("data", "indices", "indptr")
@@ -181,7 +157,6 @@ class Posterior:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Posterior:
-        """What :meth:`arrays` describes."""
         factor_FR, direct_RR = arrays["factor"], None
         if "direct_data" in arrays:
             triple = tuple(arrays[f"direct_{name}"] for name in ("data", "indices", "indptr"))

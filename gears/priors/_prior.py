@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from gears.files._untrusted import check_compressed
+from gears.files._mapped import check_compressed
 from gears.priors._head import Head
 from gears.priors._kernels import (
     N_KINDS,
@@ -41,26 +41,17 @@ class Effects:
         effect_j = own coefficient_j + similar sum_t similarity_jt coefficient_t
 
     over the genes t perturbed in training; zero for the control.
-
-    Attributes
-    ----------
-    genes
-        Trained nodes and their similarity to all P nodes.
-    offset_G, shared_G
-        Change that all conditions share, and that every perturbed gene adds.
-    own, similar
-        Variances of a gene's specific effect (of each gene where these are not one, (T,)) and of the part that similar
-        genes share.
-    coefficient_TG
-        Coefficients over the trained nodes.
     """
 
-    genes: GeneSimilarity
+    genes: GeneSimilarity  # trained nodes and their similarity to all P nodes
+    # offset_G, shared_G: change that all conditions share, and that every perturbed gene adds
     offset_G: np.ndarray
     shared_G: np.ndarray
+    # own, similar: variances of a gene's specific effect (of each gene where these are not one, (T,)) and of the part
+    # that similar genes share
     own: float | np.ndarray
     similar: float
-    coefficient_TG: np.ndarray
+    coefficient_TG: np.ndarray  # coefficients over the trained nodes
 
     @classmethod
     def of(
@@ -223,19 +214,16 @@ class GenePrior:
         """What each measured single shows beyond its gene's effect, (T, G), as far as the setting takes it."""
         if setting not in self._carried_by_setting:
             carried_TG = np.zeros((len(self.genes.trained_T), self.n_genes))
-            for other, share in self._shares_of(setting):
+            share_S = np.eye(setting + 1)[setting]  # of itself all, unless it takes parts of other settings
+            if self.within and self.uncertainty is not None:
+                share_S = self.uncertainty.covariance.carried_SS[setting]
+            for other in np.flatnonzero(share_S).tolist():
                 singles = singles_in(other, self.genes.trained_T, self.n_kinds)
                 expected_TG = self.summed(singles) + self._targets(singles)
-                carried_TG += share * (self.measured.insert(singles, expected_TG.copy()) - expected_TG)  # type: ignore[union-attr]
+                shown_TG = self.measured.insert(singles, expected_TG.copy())  # type: ignore[union-attr]
+                carried_TG += float(share_S[other]) * (shown_TG - expected_TG)
             self._carried_by_setting[setting] = carried_TG
         return self._carried_by_setting[setting]
-
-    def _shares_of(self, setting: int) -> list[tuple[int, float]]:
-        """Settings whose own part a setting takes, with the share of each: of itself all, if training has it."""
-        if not self.within or self.uncertainty is None:
-            return [(setting, 1.0)]
-        share_S = self.uncertainty.covariance.carried_SS[setting]
-        return [(other, float(share_S[other])) for other in np.flatnonzero(share_S).tolist()]
 
     def kinds_of(self, sets: Sets) -> np.ndarray:
         """Place of each condition in :data:`gears.priors._kernels.KINDS`, as if it had not been measured, (U,)."""

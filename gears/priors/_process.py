@@ -147,31 +147,21 @@ class PriorData:
 
 @dataclass(frozen=True)
 class Regression:
-    """Effects by one way of regressing, and what it predicts for held-out conditions; both without targets.
-
-    Attributes
-    ----------
-    level_SG, coefficient_CG
-        Level of each setting, and coefficients of the departures from it.
-    held_out_CG, mean_CG, variance_C
-        Prediction of each condition without its group, the level there, and the variance of the prediction.
-    overall
-        Covariance over all conditions, with what its features omit.
-    spectrum
-        Of all conditions; None for a single one, which has no departure.
-    carry
-        Factor on the mean of what other settings have of their own, for a setting without conditions.
-    """
+    """Effects by one way of regressing, and what it predicts for held-out conditions; both without targets."""
 
     process: Process
+    # level_SG, coefficient_CG: level of each setting, and coefficients of the departures from it
     level_SG: np.ndarray
     coefficient_CG: np.ndarray
+    # held_out_CG, mean_CG, variance_C: prediction of each condition without its group, the level there, and the
+    # variance of the prediction
     held_out_CG: np.ndarray
     mean_CG: np.ndarray
     variance_C: np.ndarray
-    overall: AdditiveCovariance
-    spectrum: Spectrum | None
+    overall: AdditiveCovariance  # covariance over all conditions, with what its features omit
+    spectrum: Spectrum | None  # of all conditions; None for a single one, which has no departure
     carry: float = CARRIES[0]
+    """Factor on the mean of what other settings have of their own, for a setting without conditions."""
 
     @property
     def is_level_shrunk(self) -> bool:
@@ -207,26 +197,16 @@ class Regression:
 
 @dataclass(frozen=True)
 class Process:
-    """The Gaussian process of some conditions: weights of its covariances by their evidence, and the noise.
-
-    Attributes
-    ----------
-    rest_CG
-        Changes without those of perturbed genes themselves.
-    noise_C, noise_G
-        Sampling variance of each condition and gene is the product of these.
-    typical
-        Size of `noise_G`.
-    overall, within
-        Covariance over all conditions, and that within settings; None with one setting.
-    """
+    """The Gaussian process of some conditions: weights of its covariances by their evidence, and the noise."""
 
     data: PriorData
-    rest_CG: np.ndarray
+    rest_CG: np.ndarray  # changes without those of perturbed genes themselves
     weights: EvidenceWeights
+    # noise_C, noise_G: sampling variance of each condition and gene is the product of these
     noise_C: np.ndarray
     noise_G: np.ndarray
-    typical: float
+    typical: float  # size of `noise_G`
+    # overall, within: covariance over all conditions, and that within settings; None with one setting
     overall: AdditiveCovariance
     within: AdditiveCovariance | None
 

@@ -39,22 +39,13 @@ _LEAST_VALUE = 1e-10  # eigenvalues below this share of the largest are rounding
 
 @dataclass(frozen=True)
 class Solution:
-    """Coefficients of the predictions, and the prediction of each training condition from the others.
-
-    Attributes
-    ----------
-    coefficient_CG
-        With signal covariance k (U, C) of new and training conditions the prediction is
-        ``level_G + k @ coefficient_CG``.
-    left_out_CG
-        Leave-one-out predictions, with the same weights of the strengths.
-    level_G
-        Change that all conditions share.
-    """
+    """Coefficients of the predictions, and the prediction of each training condition from the others."""
 
     coefficient_CG: np.ndarray
-    left_out_CG: np.ndarray
-    level_G: np.ndarray
+    """With signal covariance k (U, C) of new and training conditions the prediction is ``level_G + k @
+    coefficient_CG``."""
+    left_out_CG: np.ndarray  # leave-one-out predictions, with the same weights of the strengths
+    level_G: np.ndarray  # change that all conditions share
 
 
 def solve(
@@ -176,26 +167,17 @@ class Spectrum:
 
         strength_g values_k + noise_g noise          along vector k
         strength_g rest + noise_g noise              in all directions orthogonal to the vectors
-
-    Attributes
-    ----------
-    values_K, vectors_CK
-        Eigenvalues and vectors of the signal.
-    root_C
-        Square root of each condition's noise.
-    weighed_C
-        Product of the signal with each condition's weight in a free level, (C,).
-    level
-        Variance of a level that is shrunk with the signal; None where the level is free.
-    rest, n_rest
-        Signal orthogonal to the vectors and the number of these directions, 0 where the vectors are complete.
     """
 
+    # values_K, vectors_CK: eigenvalues and vectors of the signal
     values_K: np.ndarray
     vectors_CK: np.ndarray
-    root_C: np.ndarray
-    weighed_C: np.ndarray
+    root_C: np.ndarray  # square root of each condition's noise
+    weighed_C: np.ndarray  # product of the signal with each condition's weight in a free level, (C,)
     level: float | None = None
+    # rest, n_rest: signal orthogonal to the vectors and the number of these directions, 0 where the vectors are
+    # complete
+    """Variance of a level that is shrunk with the signal; None where the level is free."""
     rest: float = 0.0
     n_rest: int = 0
     noise: float = 1.0

@@ -29,47 +29,29 @@ from gears.priors.true_change import TrueChange
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Standard deviation of the mean changes that a prior predicts; the module has the formula.
+    """Standard deviation of the mean changes that a prior predicts; the module has the formula."""
 
-    Attributes
-    ----------
-    covariance, posterior
-        Prior covariance, and what the training conditions explain of it; None for a prior that is the mean alone.
-    gene_G
-        Scale of each gene, s_g.
-    share
-        Share of the variance that lies where the predicted change does, w.
-    size
-        Process of log effect sizes.
-    exponents
-        b, typical log size, the range of log sizes that training conditions have, and a factor on the variance: one row
-        for conditions whose genes were all perturbed in training, one for others, (2, 5); (2, 4) in files of earlier
-        versions, whose scales hold the factor.
-    least
-        Smallest mean squared change.
-    target
-        Error of the predicted change of a perturbed gene itself as a share of it, t.
-    true_change
-        Distribution of the true change, given the predicted one and its standard deviation; None in files of earlier
-        versions.
-    control_G
-        Sampling variance of the control mean; None in files of earlier versions.
-    held_level
-        Share of the mean measured change that predictions hold. The error of the control mean is part of that change:
-        what predictions hold of it is an error of changes, the rest one of means.
-    """
-
+    # covariance, posterior: prior covariance, and what the training conditions explain of it; None for a prior that is
+    # the mean alone
     covariance: ConditionCovariance
     posterior: Posterior | None
-    gene_G: np.ndarray
-    share: float
-    size: Tendency
+    gene_G: np.ndarray  # scale of each gene, s_g
+    share: float  # share of the variance that lies where the predicted change does, w
+    size: Tendency  # process of log effect sizes
     exponents: np.ndarray
-    least: float
-    target: float
+    """B, typical log size, the range of log sizes that training conditions have, and a factor on the variance: one row
+    for conditions whose genes were all perturbed in training, one for others, (2, 5); (2, 4) in files of earlier
+    versions, whose scales hold the factor."""
+    least: float  # smallest mean squared change
+    target: float  # error of the predicted change of a perturbed gene itself as a share of it, t
     true_change: TrueChange | None = None
+    """Distribution of the true change, given the predicted one and its standard deviation; None in files of earlier
+    versions."""
     control_G: np.ndarray | None = None
+    """Sampling variance of the control mean; None in files of earlier versions."""
     held_level: float = 1.0
+    """Share of the mean measured change that predictions hold. The error of the control mean is part of that change:
+    what predictions hold of it is an error of changes, the rest one of means."""
 
     def __call__(
         self,
@@ -80,14 +62,9 @@ class Uncertainty:
     ) -> np.ndarray:
         """Standard deviations, (U, G).
 
-        Parameters
-        ----------
-        sets
-            Perturbation-graph nodes of each condition; 0 for the control, which has none.
-        change_UG, own_UG
-            Predicted changes, and the part of them that is the change of perturbed genes themselves.
-        measured
-            Training conditions, which are known from the others and from their own cells.
+        `sets`: perturbation-graph nodes of each condition; 0 for the control, which has none.
+        `change_UG`, `own_UG`: predicted changes, and the part of them that is the change of perturbed genes themselves.
+        `measured`: training conditions, which are known from the others and from their own cells.
         """
         variance_U = self.variance(sets, change_UG, own_UG)
         if measured is not None:

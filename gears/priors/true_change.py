@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit, log_expit
 
-from gears.priors._magnitude import CORRELATED_GENES
+from gears.priors._kernels import CORRELATED_GENES
 
 _FEWEST = 8  # conditions of a group that its numbers are found from
 _MOST_VALUES = 8192  # changes of a group that its numbers are found from
@@ -253,5 +253,5 @@ def _fit(
         away = (numbers - _START) / _SD
         return float(-joint.mean() + 0.5 * weight * (away**2).sum()), -gradient + weight * away / _SD
 
-    found = minimize(negative_likelihood, _START, jac=True, method="L-BFGS-B", bounds=_BOUNDS).x
-    return float(found[0]), float(np.exp(found[1])), float(np.exp(found[2])), float(found[3]) / typical
+    fitted = minimize(negative_likelihood, _START, jac=True, method="L-BFGS-B", bounds=_BOUNDS).x
+    return float(fitted[0]), float(np.exp(fitted[1])), float(np.exp(fitted[2])), float(fitted[3]) / typical

@@ -1,11 +1,12 @@
-"""Evaluate a model: its scores beside the baselines, and its report."""
+"""Evaluate a model: its scores beside the baselines, and the report: tables as CSV and JSON, figures, and the page."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +20,19 @@ from gears.core._options import anything, list_of_names, option, options, switch
 from gears.evaluation._fitted import fitted_conditions, subgroup_line
 from gears.evaluation._scoring import N_SPLIT_HALF, ScoreOptions, split_half
 from gears.evaluation.baselines import DEFAULT_BASELINES
-from gears.evaluation.compare import baseline_predictions, comparison_table
+from gears.evaluation.compare import Comparison, baseline_predictions, comparison_table
+from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap
 from gears.evaluation.truth import ScreenCells, Truth
-from gears.evaluation.verdict import check_report_folder
+from gears.evaluation.verdict import Results, check_report_folder
+from gears.files._atomic import write_atomically
+from gears.files._paths import user_path
+from gears.files.formats import write_text
 from gears.graphs._embeddings import GeneEmbedding
+from gears.plotting._style import image_bytes
 from gears.prediction._stream import predict
 from gears.prediction.predictions import Predictions
-from gears.report._figures import Profiles
-from gears.report._write import write_report
+from gears.report._figures import Profiles, report_figures
+from gears.report._page import build_page
 
 if TYPE_CHECKING:
     from gears.model._folder import ModelParts
@@ -171,3 +177,63 @@ def _profiles(
         for method, values_UG in (predictions | {name: one.mean_UG for name, one in drawn.items()}).items()
     }
     return Profiles(truth, profiles, pert_data.screen.gene_names, names, sd_UG)
+
+
+def write_report(
+    evaluation: pd.DataFrame | Comparison,
+    folder: str | Path,
+    *,
+    title: str | None = None,
+    models: Sequence[str] = (),
+    runs: pd.DataFrame | None = None,
+    left_out: Mapping[str, str] | None = None,
+    profiles: Profiles | None = None,
+    details: Mapping[str, str] | None = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+) -> dict[str, Path]:
+    """Write the page of an evaluation into a folder, with its tables as CSV and JSON and its figures.
+
+    Parameters
+    ----------
+    evaluation
+        The result of :func:`gears.evaluation.compare`, or a tidy table such as that of
+        :func:`gears.evaluation.comparison_table`.
+    folder
+        Folder of the report, created if missing; an earlier report there is replaced.
+    title
+        Title of the page; "Comparison" or "Evaluation" by default.
+    models
+        Methods that are compared with all others; by default the models of the comparison, or the table's first.
+    runs, left_out
+        Costs of fits, and excluded methods with the reason; by default those of the comparison or the table.
+    profiles
+        Profiles for the figures of changes; without them the page has no such figures.
+    details
+        Further facts about the data, by name.
+    bootstrap
+        Options of the intervals.
+
+    Returns
+    -------
+    dict
+        Paths by kind: ``table``, ``summary``, ``differences``, ``json``, ``page``, and a figure's name.
+    """
+    folder = user_path(folder)
+    if isinstance(evaluation, Comparison):
+        title, models = title or "Comparison", models or evaluation.models
+        runs = evaluation.runs if runs is None else runs
+        left_out = evaluation.left_out if left_out is None else left_out
+        evaluation = evaluation.table
+    results = Results.of(
+        evaluation, title=title or "Evaluation", models=models, runs=runs, left_out=left_out, details=details,
+        bootstrap=bootstrap,
+    )  # fmt: skip
+    written = results.save(folder)
+    images = {}
+    for name, (figure, caption) in report_figures(results, profiles).items():
+        images[name] = (image_bytes(figure), caption)
+        for suffix, data in (("png", images[name][0]), ("svg", image_bytes(figure, "svg"))):
+            path = folder / "figures" / f"{name}.{suffix}"
+            written[f"{name}.{suffix}"] = write_atomically(path, partial(Path.write_bytes, data=data))
+    written["page"] = write_text(folder / "report.html", build_page(results, images))
+    return written

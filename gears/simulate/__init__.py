@@ -31,11 +31,21 @@ The generator, in order (all logarithms natural):
    binomial, variance ``m + dispersion m^2``.
 5. *Expression.* ``log1p(count / total x mean library)``.
 
-:class:`Truth` holds the parameters that the cells were drawn from.
+:class:`SimulatedTruth` holds the parameters that the cells were drawn from.
 """
 
 from gears.simulate._options import SimulationOptions
 from gears.simulate._screen import Simulation, simulate_to_h5ad, simulated_screen
-from gears.simulate._truth import Truth
+from gears.simulate._truth import SimulatedTruth
 
-__all__ = ["Simulation", "SimulationOptions", "Truth", "simulate_to_h5ad", "simulated_screen"]
+__all__ = [
+    "SimulatedTruth",
+    "Simulation",
+    "SimulationOptions",
+    "Truth",
+    "simulate_to_h5ad",
+    "simulated_screen",
+]
+
+Truth = SimulatedTruth
+"""The former name."""

@@ -28,24 +28,12 @@ _STAGES = (
 
 @dataclass(frozen=True)
 class Design:
-    """Genes and conditions of a screen.
+    """Genes and conditions of a screen."""
 
-    Parameters
-    ----------
-    genes
-        Measured genes (G), in the order of the columns.
-    perturbed
-        Perturbed genes (P); each is perturbed alone in one condition.
-    conditions
-        Conditions (C); the control first, then singles, pairs, triples.
-    n_cells
-        (C,) cells of each condition.
-    """
-
-    genes: tuple[str, ...]
-    perturbed: tuple[str, ...]
-    conditions: tuple[Condition, ...]
-    n_cells: np.ndarray
+    genes: tuple[str, ...]  # measured genes (G), in the order of the columns
+    perturbed: tuple[str, ...]  # perturbed genes (P); each is perturbed alone in one condition
+    conditions: tuple[Condition, ...]  # conditions (C); the control first, then singles, pairs, triples
+    n_cells: np.ndarray  # (C,) cells of each condition
 
     @property
     def members_CP(self) -> np.ndarray:
@@ -115,7 +103,6 @@ def _conditions(options: SimulationOptions, perturbed: list[str]) -> tuple[Condi
 
 
 def _distinct_sets(rng: np.random.Generator, n_items: int, size: int, n: int) -> list[tuple[int, ...]]:
-    """Draw `n` different sets of `size` items."""
     possible = math.comb(n_items, size)
     if possible <= 200_000:
         every = list(itertools.combinations(range(n_items), size))

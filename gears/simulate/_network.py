@@ -1,7 +1,8 @@
-"""A regulatory network with hubs that carries perturbations and the noise of cells from gene to gene."""
+"""What genes have in common over cells, and perturbations follow: co-expression modules, or a regulatory network."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,9 @@ _MOST_TARGETS = 0.25
 _STEPS = 3
 # In units of effect_size: regulation below the threshold changes nothing, and none changes more than the ceiling.
 _THRESHOLD, _CEILING = 0.4, 2.0
+_MODULES_OF_A_GENE = 2
+STRENGTH_SD = 0.25
+"""S.d. of the log strength of perturbations."""
 
 
 @dataclass(frozen=True)
@@ -25,26 +29,15 @@ class Network:
 
     The log changes x of the genes follow ``x <- noise + effect_size respond(x @ weight)``, a few times, where `respond`
     sets small values to 0 and levels off for large ones, and perturbed genes are held at their change.
-
-    Parameters
-    ----------
-    genes
-        Names of the N genes.
-    n_measured
-        G.
-    weight_NN
-        Weights of regulators (rows) on targets (columns), standard normal where there is an edge.
-    cell_sd
-        s.d. over cells of the noise of each gene's log expression.
-    effect_size
-        Root mean square log change of a target by unit log change of one regulator, threshold and ceiling apart.
     """
 
-    genes: tuple[str, ...]
-    n_measured: int
+    genes: tuple[str, ...]  # names of the N genes
+    n_measured: int  # G
     weight_NN: sparse.csr_matrix
-    cell_sd: float
+    """Weights of regulators (rows) on targets (columns), standard normal where there is an edge."""
+    cell_sd: float  # s.d. over cells of the noise of each gene's log expression.
     effect_size: float
+    """Root mean square log change of a target by unit log change of one regulator, threshold and ceiling apart."""
 
     @classmethod
     def draw(cls, options: SimulationOptions, design: Design) -> Network:
@@ -87,3 +80,47 @@ class Network:
 def _respond(regulation: np.ndarray) -> np.ndarray:
     passed = np.maximum(np.abs(regulation) - _THRESHOLD, 0)
     return np.sign(regulation) * _CEILING * np.tanh(passed / _CEILING)
+
+
+@dataclass(frozen=True)
+class Modules:
+    """Co-expression modules of the measured genes."""
+
+    loading_GK: np.ndarray
+    """Loading of each measured gene on each of K modules; each row has length 1 and at most two values other than
+    0."""
+    cell_sd: float  # s.d. over cells of the log expression of a gene.
+
+    @classmethod
+    def draw(cls, options: SimulationOptions) -> Modules:
+        rng = stage_generator(options.seed, "modules")
+        shape = (options.genes, options.n_modules)
+        member_GK = rng.permuted(np.tile(np.arange(options.n_modules), (options.genes, 1)), axis=1)
+        loading_GK = rng.standard_normal(shape) * (member_GK < _MODULES_OF_A_GENE)
+        return cls(loading_GK / np.linalg.norm(loading_GK, axis=1, keepdims=True), options.cell_sd)
+
+    def cells(self, rng: np.random.Generator, n_cells: int) -> np.ndarray:
+        """Log change of each gene in `n_cells` cells, (n_cells, G): module activities times loadings."""
+        activity_BK = self.cell_sd * rng.standard_normal((n_cells, self.loading_GK.shape[1]))
+        return activity_BK @ self.loading_GK.T
+
+    def add_to(self, options: SimulationOptions, design: Design, effect_PG: np.ndarray) -> np.ndarray:
+        """Replace `module_share` of the variance of measured genes' effects by effects along their modules, (P, G).
+
+        A gene's perturbation changes its modules in proportion to its loadings, so that its effect is proportional to
+        the covariances of genes with it over control cells: the same sign for activation, the opposite for repression.
+        """
+        strength_P = stage_generator(options.seed, "modules", block=1).standard_normal(len(effect_PG))
+        strength_P = np.exp(STRENGTH_SD * strength_P)
+        # The mean square of a product of two loadings is 1 / K; that of the other effects is effect_share.
+        size = options.effect_size * math.sqrt(options.effect_share * options.n_modules)
+        size = math.copysign(size, options.target_effect)
+        column = {gene: i for i, gene in enumerate(design.genes)}
+        result_PG = effect_PG.copy()
+        for row, gene in enumerate(design.perturbed):
+            module_G = size * strength_P[row] * (self.loading_GK @ self.loading_GK[column[gene]])
+            result_PG[row] = (
+                math.sqrt(1 - options.module_share) * effect_PG[row]
+                + math.sqrt(options.module_share) * module_G
+            )
+        return result_PG

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Truth:
+class SimulatedTruth:
     """Expected expression and effects of a simulated screen.
 
     Parameters
@@ -101,7 +101,7 @@ class Truth:
         return write_npz(path, arrays)
 
     @classmethod
-    def load(cls, path: str | Path) -> Truth:
+    def load(cls, path: str | Path) -> SimulatedTruth:
         """Read a file of :meth:`save`."""
         arrays = read_npz(path)
         missing = {*_ARRAYS, "genes", "perturbed", "conditions", "kinds", "options"} - set(arrays)

@@ -34,12 +34,8 @@ class ByEpoch(Protocol):
 class Loader(Protocol):
     """Batches of a training of the network.
 
-    Attributes
-    ----------
-    per_step, batch_size
-        Most conditions (cells) of a batch, over all workers and on this one.
-    covers_all
-        Whether each batch has everything that there is to train on.
+    `per_step`, `batch_size`: most conditions (cells) of a batch, over all workers and on this one.
+    `covers_all`: whether each batch has everything that there is to train on.
     """
 
     @property
@@ -55,21 +51,12 @@ class Loader(Protocol):
 
 @dataclass(frozen=True)
 class ConditionBatch:
-    """Conditions of a batch.
+    """Conditions of a batch."""
 
-    Attributes
-    ----------
-    ids
-        Ids of this worker's conditions, (U,) int64.
-    n_all
-        Number of conditions over all workers.
-    of_workers
-        Ids of each worker's conditions; None where they are not known.
-    """
-
-    ids: Tensor
-    n_all: int
+    ids: Tensor  # ids of this worker's conditions, (U,) int64
+    n_all: int  # number of conditions over all workers
     of_workers: Sequence[np.ndarray] | None = None
+    """Ids of each worker's conditions; None where they are not known."""
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -87,14 +74,9 @@ class ConditionLoader:
     each batch alike. Worker r takes every W-th condition of a batch, so W workers together see what one worker
     would; a worker may have none of them. Nothing is dropped, and nothing is repeated within a pass.
 
-    Parameters
-    ----------
-    conditions
-        Condition ids, (n,).
-    per_step
-        Most conditions of a batch over all workers.
-    least
-        Batches of an epoch, at least: an epoch is as many whole passes as that takes.
+    `conditions`: condition ids, (n,).
+    `per_step`: most conditions of a batch over all workers.
+    `least`: batches of an epoch, at least: an epoch is as many whole passes as that takes.
     """
 
     def __init__(
@@ -119,12 +101,10 @@ class ConditionLoader:
 
     @property
     def batch_size(self) -> int:
-        """Most conditions of a batch on a worker."""
         return -(-self.per_step // self.world_size)
 
     @property
     def covers_all(self) -> bool:
-        """Whether a batch has all conditions."""
         return self.per_step >= len(self.conditions)
 
     @property
@@ -215,18 +195,10 @@ def training_batches(pert_data: PertData, options: TrainOptions, worker: World) 
 
 @dataclass(frozen=True)
 class GlobalBatch:
-    """Conditions of one micro-batch over all workers.
+    """Conditions of one micro-batch over all workers."""
 
-    Attributes
-    ----------
-    cells_WC
-        Cells of each condition (1 for a batch of conditions) on each worker.
-    rank
-        This worker.
-    """
-
-    cells_WC: np.ndarray
-    rank: int
+    cells_WC: np.ndarray  # cells of each condition (1 for a batch of conditions) on each worker
+    rank: int  # this worker
 
     @classmethod
     def of(

@@ -49,18 +49,10 @@ def on_main(reducer: Reducer, device: torch.device, what: str, write: Callable[[
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """Rule that ends a run before its last epoch.
+    """Rule that ends a run before its last epoch."""
 
-    Attributes
-    ----------
-    patience
-        Epochs in a row without success after which the run ends.
-    after
-        Epochs up to this one (from 1) are not counted.
-    """
-
-    patience: int
-    after: int = 0
+    patience: int  # epochs in a row without success after which the run ends
+    after: int = 0  # epochs up to this one (from 1) are not counted
 
     @property
     def reason(self) -> str:
@@ -70,35 +62,22 @@ class EarlyStopping:
 
 @dataclass
 class Progress:
-    """Progress of a run; plain values and tensors, saved in checkpoints.
+    """Progress of a run; plain values and tensors, saved in checkpoints."""
 
-    Attributes
-    ----------
-    epoch, step, total_steps
-        Complete epochs, optimiser steps of the current one and of the run.
-    best_epoch, best_metric
-        Best evaluated epoch (from 1) and its metric.
-    epochs_without_success
-        Epochs since the last success (see :class:`EarlyStopping`).
-    loss_sum
-        Sum of this worker's losses of the current epoch.
-    stopped_because
-        Why it ended before its last epoch; None where it did not.
-    condition_scores
-        The monitored metric by network weight and validation condition, (K, U), for each evaluated epoch.
-    """
-
+    # epoch, step, total_steps: complete epochs, optimiser steps of the current one and of the run
     epoch: int = 0
     step: int = 0
     total_steps: int = 0
+    # best_epoch, best_metric: best evaluated epoch (from 1) and its metric
     best_epoch: int | None = None
     best_metric: float | None = None
-    epochs_without_success: int = 0
-    loss_sum: float = 0.0
+    epochs_without_success: int = 0  # epochs since the last success (see :class:`EarlyStopping`)
+    loss_sum: float = 0.0  # sum of this worker's losses of the current epoch
     finished: bool = False
-    stopped_because: str | None = None
+    stopped_because: str | None = None  # why it ended before its last epoch; None where it did not
     history: list[dict[str, Any]] = field(default_factory=list)
     condition_scores: list[torch.Tensor] = field(default_factory=list)
+    """The monitored metric by network weight and validation condition, (K, U), for each evaluated epoch."""
 
     def note(
         self,

@@ -29,8 +29,7 @@ from gears.training._network_weight import FEWEST_CONDITIONS, NetworkWeight, cho
 from gears.training._run import Run, RunResult
 from gears.training._run_folder import run_path
 from gears.training._shards import one_thread
-from gears.training._tables import condition_tables
-from gears.training._tasks import pair_tables
+from gears.training._tasks import condition_tables, pair_tables
 from gears.training._validation import (
     FITTED_SHARE,
     Validation,
@@ -74,18 +73,13 @@ class Seconds(dict[str, float]):
 class Fit:
     """A model under way from its screen to its final weights.
 
-    Attributes
-    ----------
-    parts
-        The model without weights; its prior and the weight of the network in it are those found so far.
-    given, options
-        Training options as the caller gave them, and with defaults filled in.
-    choice
-        The weight of the network; None where there is no prior.
+    `given`, `options`: training options as the caller gave them, and with defaults filled in.
+    `choice`: the weight of the network; None where there is no prior.
     """
 
     pert_data: PertData
     parts: ModelParts
+    """The model without weights; its prior and the weight of the network in it are those found so far."""
     given: TrainOptions
     worker: World
     seconds: Seconds
@@ -224,7 +218,6 @@ class Fit:
         return None
 
     def _run(self, network: GEARSNetwork, fitted: FittedPrior | None, validation: Validation) -> Run:
-        """The training of the network on what the prior leaves."""
         pert_data, parts, worker = self.pert_data, self.parts, self.worker
         prior_CG = None if fitted is None else prior_rows(pert_data, fitted)
         batches = training_batches(pert_data, self.options, worker)
@@ -316,13 +309,11 @@ class Fit:
         return f"{line}; GEARS network skipped: {why} (prior=None: the network alone)"
 
     def _log(self, line: str, scores: dict[str, float] | None = None) -> None:
-        """A line for the user, from one worker."""
         if self.worker.rank == 0 and self.given.verbose:
             logger.info("%s", line, extra={"scores": scores or {}})
 
 
 def _line_on_head(head: TrainedHead) -> str:
-    """One line on whether the head is used."""
     if head.why is not None:
         return f"correction network skipped: {head.why}"
     words = {"single": "single genes", "several": "combinations"}

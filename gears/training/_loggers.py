@@ -29,24 +29,14 @@ JSONL, CSV = "metrics.jsonl", "metrics.csv"
 
 @dataclass(frozen=True)
 class LoggerSetup:
-    """Facts about a run for its loggers.
+    """Facts about a run for its loggers."""
 
-    Attributes
-    ----------
-    folder
-        The run's ``save_path``; None where nothing is saved.
-    config
-        Options of the run, plain values.
-    logged
-        Epochs that were logged before (a resumed run).
-    """
-
-    folder: Path | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None  # the run's ``save_path``; None where nothing is saved
+    config: Mapping[str, Any] = field(default_factory=dict)  # options of the run, plain values
     project: str | None = None
     name: str | None = None
     init_timeout: float = 90.0
-    logged: int = 0
+    logged: int = 0  # epochs that were logged before (a resumed run)
 
 
 class RunLogger(Protocol):
@@ -86,14 +76,14 @@ def register(
 def check_loggers(names: Iterable[str], *, has_folder: bool = True) -> None:
     """Raise ValueError for loggers that are unknown, or lack their package or a ``save_path``, before a run begins."""
     for name in names:
-        kind = LOGGERS[name]
-        if kind.package is not None and importlib.util.find_spec(kind.package) is None:
+        entry = LOGGERS[name]
+        if entry.package is not None and importlib.util.find_spec(entry.package) is None:
             msg = (
-                f"loggers={name!r} needs the package {kind.package}; run: pip install 'gears-perturb[{name}]', "
+                f"loggers={name!r} needs the package {entry.package}; run: pip install 'gears-perturb[{name}]', "
                 "or omit it (CSV and JSONL are written to save_path in any case)"
             )
             raise ValueError(msg)
-        if kind.needs_folder and not has_folder:
+        if entry.needs_folder and not has_folder:
             msg = f"loggers={name!r} writes into the model's folder; give save_path"
             raise ValueError(msg)
 

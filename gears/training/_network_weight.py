@@ -34,24 +34,15 @@ _ALL_SIGNS = 10
 
 @dataclass(frozen=True)
 class NetworkWeight:
-    """A network weight and how it was chosen.
+    """A network weight and how it was chosen."""
 
-    Attributes
-    ----------
-    weight
-        Network weight; 0 where the prior is used alone.
-    tried
-        Best weight above 0 of the kept epoch; None where no network was trained or scored.
-    gain
-        Mean gain of that weight over the prior alone in the monitored metric, positive is better.
-    p_value
-        Share of random signs whose largest t over epochs and weights reaches the largest of the kept epoch.
-    """
-
-    weight: float = 0.0
+    weight: float = 0.0  # network weight; 0 where the prior is used alone
     tried: float | None = None
+    """Best weight above 0 of the kept epoch; None where no network was trained or scored."""
     gain: float = 0.0
+    """Mean gain of that weight over the prior alone in the monitored metric, positive is better."""
     p_value: float = 1.0
+    """Share of random signs whose largest t over epochs and weights reaches the largest of the kept epoch."""
     n_conditions: int = 0
 
     def report(self) -> dict[str, float | int | None]:
@@ -111,10 +102,7 @@ def kept_epoch(scores_EU: np.ndarray, *, lower_is_better: bool) -> int:
 
     With few validation conditions the best of many epochs is best by chance, and often one that is hardly trained.
 
-    Parameters
-    ----------
-    scores_EU
-        Monitored metric of each epoch and validation condition.
+    `scores_EU`: monitored metric of each epoch and validation condition.
     """
     gain_EU = np.nan_to_num(scores_EU[-1] - scores_EU if lower_is_better else scores_EU - scores_EU[-1])
     best = int(gain_EU.mean(axis=1).argmax())

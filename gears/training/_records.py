@@ -22,20 +22,11 @@ LONGEST_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class StepRecord:
-    """What a step left on the device.
+    """What a step left on the device."""
 
-    Attributes
-    ----------
-    loss
-        This worker's loss; that of all workers where the step was computed by shards.
-    finite
-        Whether the losses and gradients of all workers are, in this step and all before.
-    stop, seconds
-        Mean over workers of a wish to stop (1 or 0), and of the seconds that a step took.
-    """
-
-    loss: float
-    finite: bool
+    loss: float  # this worker's loss; that of all workers where the step was computed by shards
+    finite: bool  # whether the losses and gradients of all workers are, in this step and all before
+    # stop, seconds: mean over workers of a wish to stop (1 or 0), and of the seconds that a step took
     stop: float = 0.0
     seconds: float = 0.0
 
@@ -50,16 +41,10 @@ class StepRecord:
 class StepRecords:
     """A table on the device with a row for each step since the last :meth:`read`, at most :data:`MOST_UNREAD`.
 
-    Attributes
-    ----------
-    message_3
-        What this worker sends with its gradients: 0 or NaN by the loss, a wish to stop, seconds of a step.
-    broken
-        1 on the device once a loss or gradient was not finite, else 0.
-    unread
-        Steps since the last read.
-    stopping
-        Whether training is to stop now; several workers learn it together, by a common read.
+    `message_3`: what this worker sends with its gradients: 0 or NaN by the loss, a wish to stop, seconds of a step.
+    `broken`: 1 on the device once a loss or gradient was not finite, else 0.
+    `unread`: steps since the last read.
+    `stopping`: whether training is to stop now; several workers learn it together, by a common read.
     """
 
     def __init__(self, device: torch.device, dtype: torch.dtype, world_size: int) -> None:
@@ -85,7 +70,6 @@ class StepRecords:
             self.message_3[1].fill_(1.0)
 
     def message(self, loss: Tensor) -> Tensor:
-        """The message of a step with this loss."""
         torch.mul(loss, 0.0, out=self.message_3[0])
         return self.message_3
 

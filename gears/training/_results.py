@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
 
-from gears.core._html import Shown
-from gears.core._messages import count
+from gears.core._messages import Shown, count
 from gears.evaluation.intervals import summary_table
 from gears.evaluation.verdict import short_table
 

@@ -29,8 +29,7 @@ from gears.training._network_weight import kept_epoch
 from gears.training._run_folder import RunFolder, run_facts
 from gears.training._schedules import Adam, Horizon, learning_rate, rising_epochs, scaled_lr
 from gears.training._shards import N_SHARDS
-from gears.training._tables import ConditionTables
-from gears.training._tasks import CellsTask, MomentsTask, PairTables
+from gears.training._tasks import CellsTask, ConditionTables, MomentsTask, PairTables
 from gears.training._trainer import TrainingEngine
 from gears.training._validation import Validation
 from gears.training._workers import plain_state
@@ -68,16 +67,11 @@ class Run:
             run.engine.train(**run.training)
         result = run.result()
 
-    Parameters
-    ----------
-    tables, pairs
-        Make the condition tables for a device and precision, and the moments where the objective needs them.
-    loader
-        This worker's batches, of cells or of conditions.
-    parts
-        The model without weights, for the files of the run.
-    options
-        With defaults filled in (:meth:`TrainOptions.with_defaults`).
+    `tables`, `pairs`: make the condition tables for a device and precision, and the moments where the objective needs
+        them.
+    `loader`: this worker's batches, of cells or of conditions.
+    `parts`: the model without weights, for the files of the run.
+    `options`: with defaults filled in (:meth:`TrainOptions.with_defaults`).
     """
 
     def __init__(
@@ -108,7 +102,9 @@ class Run:
             options.schedule, self.horizon, warmup_steps=options.warmup_steps, eta_min=options.eta_min
         )
         rising = rising_epochs(rate, self.horizon)
-        self.rule = _stopping_rule(options, validation, rising)
+        self.rule = None
+        if options.early_stopping is not None and validation.n_conditions:
+            self.rule = EarlyStopping(options.early_stopping, after=rising)
         self.engine = engine = TrainingEngine(
             network,
             device,
@@ -324,14 +320,6 @@ def _most_kept(options: TrainOptions, device: torch.device) -> int | None:
     if options.reproducible:
         return (MOST_KEPT if most_kept is None else most_kept) // N_SHARDS
     return most_kept
-
-
-def _stopping_rule(options: TrainOptions, validation: Validation, rising: int) -> EarlyStopping | None:
-    """The rule that `early_stopping` names; none without validation conditions."""
-    patience = options.early_stopping
-    if patience is None or not validation.n_conditions:
-        return None
-    return EarlyStopping(patience, after=rising)
 
 
 def _devices(engine: TrainingEngine) -> tuple[str, ...]:

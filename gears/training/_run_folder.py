@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gears.core._messages import shorten
-from gears.distributed._world import Reducer
 from gears.files._atomic import check_no_writer, clean_leftovers, only_writer
 from gears.files._paths import link_target, user_path
 from gears.files._tensors import write_tensors
@@ -31,12 +30,13 @@ from gears.model._folder import (
 from gears.training import _checkpoints as checkpoints
 from gears.training._loggers import write_history
 from gears.training._schedules import scaled_lr
-from gears.training._trainer import TrainingEngine
 from gears.training._workers import plain_state
-from gears.training.options import TrainOptions
 
 if TYPE_CHECKING:
     from gears.data.splits._split import Split
+    from gears.distributed._world import Reducer
+    from gears.training._trainer import TrainingEngine
+    from gears.training.options import TrainOptions
 
 BATCH = "batch over all workers"
 IN_USE = "another training is writing to {}; wait for it, or choose another save_path"

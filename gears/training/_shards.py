@@ -54,19 +54,14 @@ class ShardReducer(Reducer):
         return self._shards.exchange(self._position, tensor.detach(), in_order)
 
     def add_up(self, tensor: Tensor) -> Tensor:
-        """The same."""
         return self.sum(tensor)
 
 
 class Shards:
     """The shards of this worker, with a copy of the model for each.
 
-    Parameters
-    ----------
-    model
-        The bare module; the first shard uses it itself.
-    reducer
-        Gathers over workers.
+    `model`: the bare module; the first shard uses it itself.
+    `reducer`: gathers over workers.
     """
 
     def __init__(self, model: nn.Module, device: torch.device, reducer: Reducer) -> None:

@@ -1,4 +1,4 @@
-"""Training tasks: batches of cells or of conditions turned into losses of the global batch."""
+"""Training tasks: batches of cells or conditions, and tables of conditions on the device, turned into losses."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gears.data.screen._statistics import ConditionStatistics
+from gears.conditions import contexts_of, kinds_of
+from gears.data.screen._statistics import ConditionStatistics, variance_within
+from gears.data.splits._split import perturbed_in
 from gears.distributed._world import Reducer
 from gears.files._mapped import release, row_blocks
 from gears.model._losses import PairMoments, cell_loss, moment_loss
 from gears.model.config import ModelConfig
 from gears.training._batches import ConditionBatch, GlobalBatch, moved
-from gears.training._tables import ConditionTables
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -25,6 +26,159 @@ if TYPE_CHECKING:
 
 MOST_BYTES = 1 << 28
 """Moments that are kept on a GPU: 34 MB for Norman et al. 2019 in float32."""
+
+
+@dataclass(frozen=True)
+class ConditionTables:
+    """Tables indexed by condition id (C conditions, G genes)."""
+
+    # first, nodes: perturbation-graph nodes of condition c are ``nodes[first[c]:first[c + 1]]`` (on the host)
+    first: np.ndarray
+    nodes: np.ndarray
+    mask_CG: Tensor  # genes that count in the loss of each condition (bool), or their weights
+    control_mean_G: Tensor
+    prior_CG: Tensor | None = None  # known change of each condition, to which the network's is added, or None
+    names: tuple[str, ...] = ()
+    # context_C, kind_C: numbers of each condition's context and type of perturbation (on the host); None where all are
+    # 0
+    context_C: np.ndarray | None = None
+    kind_C: np.ndarray | None = None
+    # control_mean_BG, cell_batch: where controls are matched by experimental batch: mean of each batch's control cells,
+    # every cell's batch (on the host)
+    control_mean_BG: Tensor | None = None
+    cell_batch: np.ndarray | None = None
+
+    @classmethod
+    def build(
+        cls,
+        nodes: Sequence[Sequence[int]],
+        mask_CG: np.ndarray,
+        control_mean_G: np.ndarray,
+        prior_CG: np.ndarray | None = None,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        names: Sequence[str] = (),
+        control_mean_BG: np.ndarray | None = None,
+        cell_batch: np.ndarray | None = None,
+    ) -> ConditionTables:
+        """From the node list of each condition (empty for the control) and numpy tables."""
+        lengths = [len(members) for members in nodes]
+        first = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+        flat = np.fromiter(
+            (node for members in nodes for node in members), dtype=np.int64, count=int(first[-1])
+        )
+        return cls(
+            first,
+            flat,
+            torch.from_numpy(np.array(mask_CG)).to(device),
+            torch.from_numpy(np.array(control_mean_G)).to(device, dtype),
+            None if prior_CG is None else torch.from_numpy(prior_CG).to(device, dtype),
+            tuple(names),
+            _numbers(contexts_of(nodes)),
+            _numbers(kinds_of(nodes)),
+            None
+            if control_mean_BG is None
+            else torch.from_numpy(np.array(control_mean_BG)).to(device, dtype),
+            None if cell_batch is None else cell_batch.astype(np.int64),
+        )
+
+    def origin(self, batch_B: Tensor | None) -> Tensor:
+        """Mean of the control cells that each cell is compared with, (B, G), by its experimental batch; else (G,)."""
+        if self.control_mean_BG is None or batch_B is None:
+            return self.control_mean_G
+        return self.control_mean_BG.index_select(0, batch_B)
+
+    def of_network(self, ids_A: np.ndarray) -> dict[str, np.ndarray]:
+        """Arguments of the network's forward for A conditions, int64 each.
+
+        ``pert_row`` (0 to A - 1) and ``pert_node`` of each perturbed gene, (M,); where numbers are not all 0
+        ``context`` and ``kind`` of each condition, (A,).
+        """
+        start, length = self.first[ids_A], self.first[ids_A + 1] - self.first[ids_A]
+        row = np.repeat(np.arange(len(ids_A)), length)
+        # place of each node within its condition: running number minus the number at which the condition begins
+        within = np.arange(len(row)) - (length.cumsum() - length)[row]
+        arguments = {"pert_row": row, "pert_node": self.nodes[start[row] + within]}
+        named = {"context": self.context_C, "kind": self.kind_C}
+        return arguments | {name: table[ids_A] for name, table in named.items() if table is not None}
+
+    def change(self, network_UG: Tensor, ids_U: Tensor) -> Tensor:
+        """Change of U conditions: the network's, on top of what is known, (U, G)."""
+        return network_UG if self.prior_CG is None else self.prior_CG.index_select(0, ids_U) + network_UG
+
+
+def _numbers(numbers_C: np.ndarray) -> np.ndarray | None:
+    """Numbers; None where all are 0."""
+    return numbers_C.astype(np.int64) if numbers_C.any() else None
+
+
+def evidence_weights(
+    delta_TG: np.ndarray, variance_G: np.ndarray, n_T: np.ndarray, n_C: np.ndarray
+) -> np.ndarray:
+    """Weights by reliability: the share of an observed change's variance that is not sampling noise, (C, G) float32.
+
+    With signal variance s (one for all genes, so that genes that respond count as much as they respond) and
+    a cell's variance v_g, the mean of n_c cells has weight s / (s + v_g / n_c), scaled to mean 1 over training.
+
+    `delta_TG`: changes of the training conditions against control, which say how strong signals are.
+    `variance_G`: variance of a cell's expression within a condition.
+    `n_T`, `n_C`: cells of the training conditions and of those that get weights.
+    """
+    total, sampling = float((delta_TG**2).mean()), float((variance_G * (1 / n_T)[:, None]).mean())
+    # noise can exceed what was observed: a hundredth of it counts as signal, or every weight would be 0
+    signal = max(total - sampling, 0.01 * total, np.finfo(np.float64).tiny)
+
+    def reliability(n: np.ndarray) -> np.ndarray:
+        return np.asarray(signal / (signal + variance_G / np.maximum(n, 1)[:, None]))
+
+    return (reliability(n_C) / reliability(n_T).mean()).astype(np.float32)
+
+
+def condition_tables(
+    pert_data: PertData,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    config: ModelConfig | None = None,
+    prior_CG: np.ndarray | None = None,
+) -> ConditionTables:
+    """Nodes, weights in the loss, control mean and known changes of all conditions on the training device."""
+    screen, config = pert_data.screen, config or ModelConfig()
+    nodes = [pert_data.condition_nodes(condition) for condition in screen.conditions]
+    # cell-gears leaves out a condition's genes without counts; nothing then keeps the network from changing them
+    mask_CG = np.ones(screen.statistics.mean.shape, dtype=bool)
+    if config.mask_target:
+        column = {gene: index for index, gene in enumerate(screen.gene_names)}
+        for row, condition in enumerate(screen.conditions):
+            mask_CG[row, [column[gene] for gene in condition.genes if gene in column]] = False
+    if config.loss == "evidence":
+        mask_CG = mask_CG * _evidence_weights(pert_data)
+    matched = len(screen.batches) > 1
+    return ConditionTables.build(
+        nodes,
+        mask_CG,
+        screen.control_mean_G,
+        prior_CG,
+        device=device,
+        dtype=dtype,
+        names=[condition.name for condition in screen.conditions],
+        control_mean_BG=screen.control_mean_BG if matched else None,
+        cell_batch=screen.cell_batch if matched else None,
+    )
+
+
+def _evidence_weights(pert_data: PertData) -> np.ndarray:
+    """Weights of every gene of every condition, from the training conditions' cells; 1 for the control."""
+    screen, statistics = pert_data.screen, pert_data.screen.statistics
+    train = np.sort([screen.id_of(condition) for condition in perturbed_in(pert_data.split, "train")])
+    perturbed = np.array([not condition.is_control for condition in screen.conditions])
+    weight_CG = np.ones((len(screen.conditions), len(screen.gene_names)), dtype=np.float32)
+    if len(train):
+        n_C, delta_TG = np.asarray(statistics.n, dtype=np.float64), statistics.delta(train)
+        variance_G = variance_within(statistics, train)
+        weight_CG[perturbed] = evidence_weights(delta_TG, variance_G, n_C[train], n_C[perturbed])
+    return weight_CG
 
 
 class Task(Protocol):
@@ -82,24 +236,13 @@ Evaluate = Callable[[nn.Module, Reducer], dict[str, float]]
 class Objective(abc.ABC):
     """Part of a GEARS task that does not depend on what its batches hold.
 
-    Parameters
-    ----------
-    tables
-        Conditions as tensors on the training device.
-    config
-        The model's settings (objective options among them).
-    evaluate
-        ``evaluate(network, reducer) -> metrics``, the same on all workers.
-    monitor, lower_is_better
-        The metric that chooses the best epoch.
-
-    Attributes
-    ----------
-    unit
-        What a batch has, for the rate in the history.
+    `tables`: conditions as tensors on the training device.
+    `config`: the model's settings (objective options among them).
+    `evaluate`: ``evaluate(network, reducer) -> metrics``, the same on all workers.
+    `monitor`, `lower_is_better`: the metric that chooses the best epoch.
     """
 
-    unit: str
+    unit: str  # what a batch has, for the rate in the history
 
     def __init__(
         self,
@@ -123,7 +266,6 @@ class Objective(abc.ABC):
         return self.tables.control_mean_G.dtype
 
     def over_workers(self, batch: Any, ids: Tensor, reducer: Reducer) -> GlobalBatch:
-        """Conditions of a batch over all workers."""
         return GlobalBatch.of(batch, ids.numpy(), len(self.tables.mask_CG), reducer, self.device)
 
     def outputs(
@@ -161,22 +303,13 @@ class Objective(abc.ABC):
 
 @dataclass(frozen=True)
 class Window:
-    """A global accumulation window; the mean over workers of weighted losses is the global loss.
-
-    Attributes
-    ----------
-    share_C
-        Weight of one cell of each condition, W / (cells of the condition x conditions present), float64; of batches of
-        conditions, weight of each condition, W / (conditions of the window).
-    batches
-        Conditions of each micro-batch over all workers.
-    reducer
-        Sums over workers.
-    """
+    """A global accumulation window; the mean over workers of weighted losses is the global loss."""
 
     share_C: np.ndarray
-    batches: Sequence[GlobalBatch]
-    reducer: Reducer
+    """Weight of one cell of each condition, W / (cells of the condition x conditions present), float64; of batches of
+    conditions, weight of each condition, W / (conditions of the window)."""
+    batches: Sequence[GlobalBatch]  # conditions of each micro-batch over all workers
+    reducer: Reducer  # sums over workers
 
 
 class CellsTask(Objective):
@@ -188,6 +321,7 @@ class CellsTask(Objective):
         """Count the cells of each condition over micro-batches and workers."""
         global_batches = [self.over_workers(batch, batch.condition, reducer) for batch in batches]
         total_C = sum(batch.cells_WC.sum(axis=0) for batch in global_batches)
+        # every condition that is present counts once, however many cells it has here or elsewhere
         share_C = reducer.world_size / (np.maximum(total_C, 1.0) * (total_C > 0).sum())
         return Window(share_C, global_batches, reducer)
 
@@ -250,6 +384,7 @@ class PairTables:
         release(statistics.above, statistics.below)
         if not is_smooth:
             return means[0], squares[0]
+        # cell and control cell of a pair are independent: E(a - b) = E a - E b, E(a - b)^2 = E a^2 + E b^2 - 2 E a E b
         pairs = ~statistics.is_control[ids_U][:, None]  # a control cell is paired with itself
         return (means[0] - means[1]) * pairs, (squares[0] + squares[1] - 2 * means[0] * means[1]) * pairs
 

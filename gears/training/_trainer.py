@@ -48,12 +48,8 @@ from gears.training.options import AMP_DTYPES, TrainOptions
 class Training:
     """What a call of :meth:`TrainingEngine.train` trains with.
 
-    Attributes
-    ----------
-    called
-        The model, or what ``torch.compile`` made of it.
-    shared, shards
-        Averages gradients over workers, or over shards (:mod:`gears.training._shards`), where there are several.
+    `shared`, `shards`: averages gradients over workers, or over shards (:mod:`gears.training._shards`), where there are
+        several.
     """
 
     task: Task
@@ -62,7 +58,7 @@ class Training:
     num_epochs: int
     schedules_steps: bool
     optimizer: torch.optim.Optimizer
-    called: nn.Module
+    called: nn.Module  # the model, or what ``torch.compile`` made of it
     reducer: InitVar[Reducer]
     device: InitVar[torch.device]
     shards: Shards | None = None
@@ -212,10 +208,6 @@ class TrainingEngine:
             msg = f"world_size={self.world_size} but the running group has {self.reducer.world_size} workers"
             raise ValueError(msg)
         self.world_size = self.reducer.world_size
-
-    def check_same_start(self) -> None:
-        """Raise if models differ between workers (initial weights drawn without a common seed)."""
-        workers.check_replicas(self.model, self.reducer)
 
     def reduce_tensor(self, tensor: Tensor, op: str = "mean") -> Tensor:
         """Mean (or ``"sum"``, ``"max"``, ``"min"``) over the engine's workers; the tensor itself in one process.

@@ -23,18 +23,18 @@ from torch import nn
 
 from gears.data.screen._statistics import variance_within
 from gears.data.splits._split import perturbed_in
-from gears.distributed._world import Reducer
 from gears.evaluation._fitted import settings_of
 from gears.evaluation.metrics._registry import condition_metrics, get_metric
 from gears.evaluation.truth import Truth
 from gears.prediction._stream import predict_changes
-from gears.priors._prior import GenePrior
 from gears.training._network_weight import WEIGHTS
 from gears.training._workers import unwrap
 
 if TYPE_CHECKING:
+    from gears.distributed._world import Reducer
     from gears.model.network import GEARSNetwork
     from gears.pertdata import PertData
+    from gears.priors._prior import GenePrior
 
 FITTED_SHARE = 0.5
 """A network that predicts less than this share of its own training conditions' changes is reported."""
@@ -54,25 +54,14 @@ class Validation:
     With a prior an epoch is scored as prior + weight x network, at the weight of
     :data:`gears.training._network_weight.WEIGHTS` whose mean of the monitored metric is best.
 
-    Parameters
-    ----------
-    truths
-        What is compared with, one of each setting that has validation conditions; none give no metrics.
-    nodes
-        Perturbation-graph nodes of their conditions, setting after setting.
-    metrics, monitor
-        Names of per-condition metrics, and the one that chooses epoch and weight.
-    clip
-        Whether negative predictions are set to zero, as when predicting.
-    prior
-        What the network's changes are added to.
-    mask_target
-        Leave each condition's own target genes out.
-
-    Attributes
-    ----------
-    condition_scores
-        Monitored metric of the last network scored, by weight and condition, (K, U); one row without a prior.
+    `truths`: what is compared with, one of each setting that has validation conditions; none give no metrics.
+    `nodes`: perturbation-graph nodes of their conditions, setting after setting.
+    `metrics`, `monitor`: names of per-condition metrics, and the one that chooses epoch and weight.
+    `clip`: whether negative predictions are set to zero, as when predicting.
+    `prior`: what the network's changes are added to.
+    `mask_target`: leave each condition's own target genes out.
+    `condition_scores`: monitored metric of the last network scored, by weight and condition, (K, U); one row without a
+        prior.
     """
 
     def __init__(
@@ -97,7 +86,6 @@ class Validation:
 
     @property
     def n_conditions(self) -> int:
-        """Number of conditions that are scored."""
         return len(self.nodes)
 
     def __call__(self, network: nn.Module, reducer: Reducer) -> dict[str, float]:

@@ -15,7 +15,7 @@ from gears.distributed._gpus import GpuIds
 from gears.distributed._launch import launch
 from gears.distributed._world import current_world, is_running
 from gears.training._trainer import TrainingEngine
-from gears.training._workers import plain_state
+from gears.training._workers import check_replicas, plain_state
 
 
 def launch_distributed_training(
@@ -93,7 +93,7 @@ def distributed_train_worker(
         model_fn(), device, distributed=is_running() and world_size > 1, world_size=world_size,
         **dict(engine_kwargs or {}),
     )  # fmt: skip
-    engine.check_same_start()
+    check_replicas(engine.model, engine.reducer)  # initial weights that were drawn without a common seed
     optimizer = optimizer_fn(engine.model.parameters())
     training_set = _opened(train_dataset)
     sampler: DistributedSampler = DistributedSampler(

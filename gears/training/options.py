@@ -46,11 +46,6 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64}
 AMP_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def _may_stop_early(options: TrainOptions, run: Any) -> bool:
-    patience, epochs = options.early_stopping, options.epochs
-    return patience is None or (run.validated and (epochs is None or patience < epochs))
-
-
 _AMP = Needs(lambda options, run: options.use_amp, "use_amp=True")
 _SCALING = Needs(
     lambda options, run: options.use_amp and options.amp_dtype == "float16" and run.device_type == "cuda",
@@ -69,7 +64,10 @@ _FALLING = Needs(
 _EMA = Needs(lambda options, run: options.use_ema, "use_ema=True")
 _VALIDATED = Needs(lambda options, run: run.validated, "a validation condition to score")
 _STOPPING = Needs(
-    _may_stop_early,
+    lambda options, run: (
+        options.early_stopping is None
+        or (run.validated and (options.epochs is None or options.early_stopping < options.epochs))
+    ),
     lambda options, run: f"a validation condition to score and more than {options.early_stopping} epochs",
 )
 _WARMED = Needs(

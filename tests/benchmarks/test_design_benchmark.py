@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from gears import PertData
-from gears.simulate import Truth, simulated_screen
+from gears.simulate import SimulatedTruth, simulated_screen
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
@@ -20,7 +20,7 @@ import levels
 
 
 @pytest.fixture(scope="module")
-def screen(tmp_path_factory: pytest.TempPathFactory) -> tuple[PertData, Truth]:
+def screen(tmp_path_factory: pytest.TempPathFactory) -> tuple[PertData, SimulatedTruth]:
     adata, truth = simulated_screen(
         n_genes=60,
         n_singles=14,

@@ -259,13 +259,13 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_simulate_gives_json_and_writes_the_truth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from gears.simulate import Truth
+    from gears.simulate import SimulatedTruth
 
     output, truth = tmp_path / "screen.h5ad", tmp_path / "truth.npz"
     assert main(["simulate", str(output), *TINY, "--truth", str(truth), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown == {"output": str(output), "n_genes": 40, "n_conditions": 18, "truth": str(truth)}
-    assert len(Truth.load(truth).conditions) == 19
+    assert len(SimulatedTruth.load(truth).conditions) == 19
 
 
 def test_misspelt_names_get_near_matches(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

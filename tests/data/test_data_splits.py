@@ -8,8 +8,8 @@ import pytest
 
 from gears.conditions import Condition
 from gears.data.splits import SPLITS, Split, folds, make_split, prepare_split
-from gears.data.splits._controls import control_parts
 from gears.data.splits._registry import read_split_dict
+from gears.data.splits._split import control_parts
 from gears.pertdata import PertData
 
 GENES = [f"GX{i:02d}" for i in range(20)]

@@ -10,6 +10,7 @@ import pytest
 
 from gears.cli import main
 from gears.core._findings import Finding
+from gears.core._installation import cores
 from gears.distributed import doctor
 from gears.distributed.doctor import diagnose, findings_of
 
@@ -60,7 +61,7 @@ def test_what_follows_from_the_facts(change: dict, level: str, words: str) -> No
 
 
 def test_cores_are_those_of_the_container(tmp_path: Path) -> None:
-    every = doctor.cores(tmp_path / "none")
+    every = cores(tmp_path / "none")
     quota = tmp_path / "cpu.max"
     for text, expected in (
         ("max 100000", every),
@@ -69,7 +70,7 @@ def test_cores_are_those_of_the_container(tmp_path: Path) -> None:
         ("9900000 100000", every),
     ):
         quota.write_text(text)
-        assert doctor.cores(quota) == expected
+        assert cores(quota) == expected
 
 
 def test_a_machine_in_order_says_nothing() -> None:

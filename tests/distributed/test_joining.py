@@ -15,7 +15,7 @@ import torch
 from anndata import AnnData
 
 from gears import GEARS, PertData
-from gears.distributed._torchrun import share_loaders
+from gears.distributed._group import share_loaders
 from gears.distributed._world import Ranks
 
 ROOT = Path(__file__).resolve().parents[2]

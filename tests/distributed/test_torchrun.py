@@ -18,7 +18,8 @@ import pytest
 import torch
 from anndata import AnnData
 
-from gears.distributed._world import Ranks, own_device
+from gears.distributed._devices import own_device
+from gears.distributed._world import Ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """

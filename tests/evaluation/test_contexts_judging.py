@@ -10,7 +10,7 @@ import torch
 from gears import GEARS, PertData
 from gears.data.screen._statistics import PAIRED, STATISTICS
 from gears.data.screen.prepare import prepare_screen
-from gears.data.splits._controls import control_parts
+from gears.data.splits._split import control_parts
 from gears.evaluation import compare
 from gears.inference import compute_metrics, evaluate
 from gears.jobs.estimators import GEARSEstimator, PriorEstimator

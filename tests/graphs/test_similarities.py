@@ -1,10 +1,12 @@
 """Another similarity of genes for the prior is registered in one place; the cache depends on its table."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from gears import GEARS, PertData, simulated_screen
-from gears.graphs._similarities import SIMILARITIES, PriorInputs
+from gears.graphs import SIMILARITIES
+from gears.graphs._similarities import PriorInputs
 from gears.priors import prior_of
 
 N_SINGLES = 30
@@ -23,9 +25,13 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def registered():
-    """A similarity called "pathways" by the table that the test puts in."""
-    tables: dict[str, np.ndarray] = {}
-    SIMILARITIES.add("pathways", lambda pert_data, inputs: tables.get("pathways"))
+    """A similarity called "pathways" by the user's table of genes that the test puts in."""
+    tables: dict[str, pd.DataFrame] = {}
+
+    @SIMILARITIES.register("pathways")
+    def pathways(pert_data, inputs):
+        return tables["pathways"].reindex(pert_data.pert_names).to_numpy() if tables else None
+
     yield tables
     del SIMILARITIES["pathways"]
 
@@ -33,12 +39,11 @@ def registered():
 def test_a_users_table_is_weighed_by_the_evidence(data, registered):
     before = prior_of(data)
     assert "pathways" not in before.prior.report["weights"]
-    change_PG = np.zeros((len(data.pert_names), len(data.screen.gene_names)))
-    for condition in data.screen.conditions:
-        if condition.genes:
-            row = data.screen.id_of(condition)
-            change_PG[data.condition_nodes(condition)[0]] = data.screen.statistics.delta(np.array([row]))[0]
-    registered["pathways"] = change_PG
+    perturbed = [condition for condition in data.screen.conditions if condition.genes]
+    rows = np.array([data.screen.id_of(condition) for condition in perturbed])
+    genes = [condition.genes[0] for condition in perturbed]
+    table = pd.DataFrame(data.screen.statistics.delta(rows), index=genes)
+    registered["pathways"] = table
     fitted = prior_of(data)
     weights = fitted.prior.report["weights"]
     assert weights["pathways"] > 2 * max(
@@ -49,7 +54,7 @@ def test_a_users_table_is_weighed_by_the_evidence(data, registered):
     ]
     assert np.abs(fitted.prior(tested) - before.prior(tested)).max() > 0.01
     # another table is another prior, whatever the cache holds
-    registered["pathways"] = np.random.default_rng(0).normal(size=change_PG.shape)
+    registered["pathways"] = pd.DataFrame(np.random.default_rng(0).normal(size=table.shape), index=genes)
     other = prior_of(data)
     assert other.prior.report["weights"]["pathways"] < 0.1 * weights["pathways"]
 

@@ -348,9 +348,9 @@ def make_truth(folder: Path, _: AnnData) -> None:
 
 @reader(make_truth)
 def read_truth(folder: Path) -> Any:
-    from gears.simulate import Truth
+    from gears.simulate import SimulatedTruth
 
-    return Truth.load(folder / "truth.npz").delta_CG
+    return SimulatedTruth.load(folder / "truth.npz").delta_CG
 
 
 def make_zarr(folder: Path, adata: AnnData) -> None:

@@ -14,7 +14,7 @@ import torch
 from anndata import AnnData
 
 from gears import GEARS, PertData, train_many, train_multi_gpu
-from gears.distributed.doctor import cores
+from gears.core._installation import cores
 from gears.jobs._job import TrainingJob
 from gears.train_distributed import cleanup_ddp, setup_ddp, train_ddp_worker
 

@@ -13,7 +13,7 @@ from gears.priors import FittedPrior, GenePrior, PriorData, fit_prior, prior_of
 from gears.simulate import simulated_screen
 
 if TYPE_CHECKING:
-    from gears.simulate import Truth
+    from gears.simulate import SimulatedTruth
 
 NEW, KNOWN_PAIR = [(12,), (12, 13)], [(0, 9)]
 
@@ -34,11 +34,11 @@ def screen(tmp_path_factory):
     return data, truth, prior
 
 
-def singles_of(truth: Truth) -> list[str]:
+def singles_of(truth: SimulatedTruth) -> list[str]:
     return [condition.name for condition in truth.conditions if len(condition.genes) == 1]
 
 
-def pairs_of(truth: Truth) -> list[str]:
+def pairs_of(truth: SimulatedTruth) -> list[str]:
     return [condition.name for condition in truth.conditions if len(condition.genes) == 2]
 
 

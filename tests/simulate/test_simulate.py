@@ -12,7 +12,7 @@ import pytest
 from scipy import sparse
 
 from gears.files.formats import read_npz, write_npz
-from gears.simulate import Simulation, SimulationOptions, Truth, simulate_to_h5ad, simulated_screen
+from gears.simulate import SimulatedTruth, Simulation, SimulationOptions, simulate_to_h5ad, simulated_screen
 from gears.simulate._effects import soft_threshold
 
 SMALL = {"n_genes": 40, "n_singles": 6, "n_pairs": 4, "cells_per_condition": 10, "n_control": 20}
@@ -258,7 +258,7 @@ def test_truth_access_and_file(tmp_path, small_screen_truth):
     assert np.array_equal(truth.to_frame().loc[pair.name].to_numpy(), truth.delta(pair))
     with pytest.raises(KeyError, match="unknown condition"):
         truth.delta("NOPE+ctrl")
-    back = Truth.load(truth.save(tmp_path / "truth.npz"))
+    back = SimulatedTruth.load(truth.save(tmp_path / "truth.npz"))
     assert back.options == truth.options
     assert back.conditions == truth.conditions
     assert back.interactions == truth.interactions
@@ -273,7 +273,7 @@ def test_truth_of_an_earlier_version_is_read(tmp_path, small_screen_truth):
         del options[name]
     del options["batch_confounding"]
     write_npz(tmp_path / "earlier.npz", arrays | {"options": np.array(json.dumps(options))})
-    assert Truth.load(tmp_path / "earlier.npz").options == small_screen_truth.options
+    assert SimulatedTruth.load(tmp_path / "earlier.npz").options == small_screen_truth.options
 
 
 def test_options_without_effect_are_reported(caplog):

@@ -3,22 +3,22 @@
 import numpy as np
 import pytest
 
-from gears.simulate import Simulation, SimulationOptions, Truth
+from gears.simulate import SimulatedTruth, Simulation, SimulationOptions
 
 SIZES = {"n_genes": 120, "n_singles": 10, "n_pairs": 20, "n_triples": 10}
 
 
-def truth_with(kind: str, **options) -> Truth:
+def truth_with(kind: str, **options) -> SimulatedTruth:
     return Simulation(SimulationOptions(**SIZES | options, interaction_kinds=kind)).truth
 
 
-def single_effects(truth: Truth, condition) -> np.ndarray:
+def single_effects(truth: SimulatedTruth, condition) -> np.ndarray:
     """(members, G) effects on genes that the condition does not perturb."""
     row = {gene: i for i, gene in enumerate(truth.perturbed)}
     return truth.gene_effect_PG[[row[gene] for gene in condition.genes]][:, others(truth, condition)]
 
 
-def others(truth: Truth, condition) -> np.ndarray:
+def others(truth: SimulatedTruth, condition) -> np.ndarray:
     return np.array([gene not in condition.genes for gene in truth.genes])
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gears.graphs._annotation import GeneAnnotation
-from gears.simulate import Simulation, SimulationOptions, Truth, simulated_screen
+from gears.simulate import SimulatedTruth, Simulation, SimulationOptions, simulated_screen
 from gears.simulate._design import make_design
 from gears.simulate._network import Network
 
@@ -73,7 +73,7 @@ def test_co_expression_carries_some_of_the_effects():
 MODULES = {"n_genes": 200, "n_singles": 60, "n_pairs": 0, "n_modules": 6, "go_strength": 0.0}
 
 
-def truth_with(**options) -> Truth:
+def truth_with(**options) -> SimulatedTruth:
     return Simulation(SimulationOptions(**MODULES | options)).truth
 
 

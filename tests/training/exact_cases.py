@@ -18,8 +18,7 @@ from gears.files import _tensors as tensors
 from gears.model._folder import build_parts
 from gears.model.config import ModelConfig
 from gears.training._batches import ConditionBatch
-from gears.training._tables import condition_tables
-from gears.training._tasks import CellsTask, MomentsTask, pair_tables
+from gears.training._tasks import CellsTask, MomentsTask, condition_tables, pair_tables
 from gears.training._trainer import TrainingEngine
 from gears.training._workers import plain_state
 

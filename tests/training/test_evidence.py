@@ -11,7 +11,7 @@ from anndata import AnnData
 
 from gears import GEARS, PertData
 from gears.model.config import ModelConfig
-from gears.training._tables import condition_tables, evidence_weights
+from gears.training._tasks import condition_tables, evidence_weights
 
 CPU = torch.device("cpu")
 EVIDENCE = ModelConfig(hidden_size=6, loss="evidence")

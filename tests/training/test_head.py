@@ -16,14 +16,12 @@ from gears.data.splits._split import perturbed_in
 from gears.distributed import _signals as signals
 from gears.distributed import launch
 from gears.files import _tensors as tensors
-from gears.priors import _inner_folds as inner_folds
-from gears.priors._inner_folds import inner_predictions
-from gears.priors._source import fit_to, prior_of
+from gears.priors import _source as source
+from gears.priors._source import fit_to, inner_predictions, prior_of
 from gears.simulate import simulated_screen
 from gears.training import _head as head_module
 from gears.training._batches import ConditionBatch
-from gears.training._head import HeadTask, TrainedHead, training_truth
-from gears.training._head_weight import FEWEST_CONDITIONS
+from gears.training._head import FEWEST_CONDITIONS, HeadTask, TrainedHead, training_truth
 
 QUIET = {"evaluate_test": False, "verbose": False}
 
@@ -119,7 +117,7 @@ def test_of_very_many_conditions_a_sample_trains_and_all_others_get_the_trained_
     data: PertData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     conditions = sorted(perturbed_in(data.split, "train"), key=data.screen.id_of)
-    monkeypatch.setattr(inner_folds, "most_judged", lambda n_genes: len(conditions) - 4)
+    monkeypatch.setattr(source, "most_judged", lambda n_genes: len(conditions) - 4)
     inner = inner_predictions(data, conditions, prior_of(data))
     assert len(inner.sets) == len(inner.delta_CG) == len(conditions) - 4
     assert inner.sets[-1] == tuple(data.condition_nodes(conditions[inner.rows[-1]]))

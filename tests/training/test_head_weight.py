@@ -8,7 +8,7 @@ import pytest
 from gears.evaluation.metrics import condition_metrics
 from gears.evaluation.truth import Truth
 from gears.priors._process import mean_of_others
-from gears.training._head_weight import FEWEST_OF_A_KIND, HeadWeight, TrainingTruth, earned_weight
+from gears.training._head import FEWEST_OF_A_KIND, HeadWeight, TrainingTruth, earned_weight
 
 N_CONDITIONS, N_GENES = 24, 60
 ALL = np.arange(N_CONDITIONS)

@@ -14,8 +14,7 @@ from gears.model._folder import build_parts
 from gears.model._losses import cell_loss
 from gears.model.config import ModelConfig
 from gears.training._batches import ConditionBatch, ConditionLoader
-from gears.training._tables import condition_tables
-from gears.training._tasks import MomentsTask, pair_tables
+from gears.training._tasks import MomentsTask, condition_tables, pair_tables
 
 if TYPE_CHECKING:
     from gears.model.network import GEARSNetwork

@@ -19,22 +19,15 @@ NOT_MISSING = ("nan", "none", "<na>", "")
 
 @dataclass(frozen=True)
 class Dropped:
-    """What one filter excluded.
+    """What one filter excluded."""
 
-    Attributes
-    ----------
-    filter : str
-        The option that requests it.
-    n_cells, n_conditions : int
-        Cells that went, and conditions that went with all of their cells.
-    conditions, unchecked : tuple of str
-        Conditions that went, with the number that decided; what the filter could not judge, and kept.
-    """
-
-    filter: str
+    filter: str  # the option that requests it
+    # n_cells, n_conditions: cells that went, and conditions that went with all of their cells
     n_cells: int
     n_conditions: int
     why: str
+    # conditions, unchecked: conditions that went, with the number that decided; what the filter could not judge, and
+    # kept
     conditions: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
 

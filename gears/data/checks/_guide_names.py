@@ -33,22 +33,15 @@ IsGene = Callable[[str], bool]
 
 @dataclass
 class GuideReader:
-    """Gene of each guide: by the options, else by the form of its name.
+    """Gene of each guide: by the options, else by the form of its name."""
 
-    Attributes
-    ----------
-    known, is_symbol
-        Whether a name is a known gene, and whether it is one under its own symbol. A known gene keeps its whole name.
-    controls : tuple of str or None
-        Names of the control, of a guide or without its number; None: those that look like one.
-    signs : tuple of str
-        What may join the guides of a cell; () for any sign.
-    """
-
+    # known, is_symbol: whether a name is a known gene, and whether it is one under its own symbol. A known gene keeps
+    # its whole name.
     known: IsGene
     is_symbol: IsGene
     controls: tuple[str, ...] | None = None
-    signs: tuple[str, ...] = ()
+    """Names of the control, of a guide or without its number; None: those that look like one."""
+    signs: tuple[str, ...] = ()  # what may join the guides of a cell; () for any sign
     targets: Mapping[str, str] | None = None
     pattern: str | None = None
     genes: dict[str, str | None] = field(default_factory=dict)
@@ -61,7 +54,6 @@ class GuideReader:
         return self.genes[name] is not None
 
     def is_control(self, name: str) -> bool:
-        """Whether a name is that of a control."""
         return is_control_like(name) if self.controls is None else name in (CONTROL_LABEL, *self.controls)
 
     def _gene_of(self, name: str) -> str | None:

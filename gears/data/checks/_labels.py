@@ -23,6 +23,8 @@ from gears.data.checks._styles import (
     may_be_control,
 )
 
+FEW_CONTROLS = 10
+"""Control cells below which the noise of their mean is reported."""
 MOST_CONTROLS = 30
 """Control labels that a remedy lists."""
 MOST_GENES = 5
@@ -38,17 +40,11 @@ CODES = (
 
 @dataclass(frozen=True)
 class LabelTable:
-    """Labels of a screen in order of first appearance, parsed once.
+    """Labels of a screen in order of first appearance, parsed once."""
 
-    Attributes
-    ----------
-    cell_label : np.ndarray (N,) int32
-        Label of each cell.
-    labels, label_condition, conditions
-        The L labels, the number of each one's condition, (L,) int64, and the C conditions.
-    """
-
-    cell_label: np.ndarray
+    cell_label: np.ndarray  # (N,) int32: label of each cell
+    # labels, label_condition, conditions: the L labels, the number of each one's condition, (L,) int64, and the C
+    # conditions
     labels: list[str]
     label_condition: np.ndarray
     conditions: tuple[Condition, ...]
@@ -268,7 +264,11 @@ def word_findings(labels: Iterable[str], layout: Layout, is_symbol: Callable[[st
                     (words if is_word(part) else beside).setdefault(part, []).append(label)
     n = len({label for label in labels if set(layout.tokens(label)) - set(layout.controls)})
     if n >= FEWEST_LABELS:
-        words |= {part: found for part, found in beside.items() if len(found) >= MOST_LABELS * n}
+        words |= {
+            part: labels_of_part
+            for part, labels_of_part in beside.items()
+            if len(labels_of_part) >= MOST_LABELS * n
+        }
     names = sorted(words)
     shown = shorten((f"{word!r} in {words[word][0]!r}" for word in names), 5)
     what = f"{count(len(names), 'word')} that may say how, where or when cells were perturbed: {shown}"
@@ -383,7 +383,7 @@ def joined_genes(
     A label that is a known gene is not divided, nor one that can be divided in several ways. Symbols alone are divided:
     many a word is an old name of some gene ("KO" of KRT8), so labels that aliases would divide are an error.
     """
-    found: dict[str, str] = {}
+    published: dict[str, str] = {}
     by_sign: dict[str, list[str]] = {}
     by_alias: dict[str, str] = {}
     for label in labels:
@@ -396,7 +396,7 @@ def joined_genes(
                 by_alias[label] = alike
         if signs:
             tokens = [CONTROL_LABEL if token in layout.controls else token for token in tokens]
-            found[label] = SEPARATOR.join(tokens)
+            published[label] = SEPARATOR.join(tokens)
             for sign in signs:
                 by_sign.setdefault(sign, []).append(label)
     sep, sign = layout.sep or SEPARATOR, next(iter(by_alias.values()), "")
@@ -410,7 +410,7 @@ def joined_genes(
         findings += check(
             "joined-genes", own, what, f"pass sep={sep!r} if each is the name of one gene", "warning"
         )
-    return found, findings
+    return published, findings
 
 
 def _divided(

@@ -23,28 +23,18 @@ ONE_TYPE = "cells"
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things are, and how labels are written.
-
-    Attributes
-    ----------
-    condition_key, cell_type_key : str or None
-        Columns of obs. None: there is no such column; the screen does not say, and all cells are of one type.
-    gene_key : str or None
-        A column of var, or "index".
-    count_key : str or None
-        Column with the number of perturbations per cell.
-    as_genes : tuple of str
-        Tokens that are genes although they look like a control.
-    """
+    """Where things are, and how labels are written."""
 
     style: str
+    # condition_key, cell_type_key: columns of obs. None: there is no such column; the screen does not say, and all
+    # cells are of one type.
     condition_key: str | None
     cell_type_key: str | None
-    gene_key: str | None
+    gene_key: str | None  # a column of var, or "index"
     controls: tuple[str, ...]
     sep: str | None
-    count_key: str | None = None
-    as_genes: tuple[str, ...] = ()
+    count_key: str | None = None  # column with the number of perturbations per cell
+    as_genes: tuple[str, ...] = ()  # tokens that are genes although they look like a control
 
     @property
     def is_published(self) -> bool:
@@ -52,7 +42,6 @@ class Layout:
         return self.style == "gears" and self.sep == SEPARATOR and self.controls == (CONTROL_LABEL,)
 
     def tokens(self, label: str) -> list[str]:
-        """Tokens of a label, control tokens kept."""
         parts = [label] if self.sep is None or label.strip() in self.controls else label.split(self.sep)
         return [part.strip() for part in parts]
 
@@ -98,12 +87,6 @@ class Layout:
         return {name: getattr(self, name) for name in names} | {"controls": list(self.controls)}
 
 
-def guide_columns(obs: pd.DataFrame) -> list[str]:
-    """Columns of obs whose names say that they hold guides."""
-    stems = {stem_of(key) for key in GUIDE_KEYS}
-    return [str(name) for name in obs if stem_of(str(name)) in stems and is_text(obs[name])]
-
-
 def find_layout(
     obs: pd.DataFrame, var: pd.DataFrame, options: ProcessingOptions
 ) -> tuple[Layout, list[Finding]]:
@@ -115,13 +98,13 @@ def find_layout(
         style, condition_key = Style("unknown", (), (), None), None
     else:
         style, wanted = chosen
-        condition_key, found = _column("obs", "condition", obs, wanted, options)
-        findings += found
+        condition_key, of_column = _column("obs", "condition", obs, wanted, options)
+        findings += of_column
     findings += _further_positions(obs, condition_key)
-    cell_type_key, found = _cell_type(obs, options)
-    findings += found
-    gene_key, found = _genes(var, options)
-    findings += found
+    cell_type_key, of_column = _cell_type(obs, options)
+    findings += of_column
+    gene_key, of_column = _genes(var, options)
+    findings += of_column
     controls = options.controls
     if condition_key is not None:
         controls = _controls(obs[condition_key], style, options)
@@ -162,16 +145,17 @@ def _style(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[Style, str | 
         key = options.condition_key
         own = [style for style in STYLES.values() if key in style.condition_keys]
         return (own[0] if own else Style("own", (key,), (), SEPARATOR)), key
-    found = recognised(obs, () if options.ctrl_label == CONTROL_LABEL else options.controls)
-    columns = list(dict.fromkeys(key for _, key in found))
+    fitting = recognised(obs, () if options.ctrl_label == CONTROL_LABEL else options.controls)
+    columns = list(dict.fromkeys(key for _, key in fitting))
     if len(columns) == 1:
-        return found[0]
+        return fitting[0]
     if not columns:
         present = {key: style for style in STYLES.values() for key in style.condition_keys if key in obs}
         if CONDITION in present or len(present) == 1:  # checked as that column: what is wrong is reported
             key = CONDITION if CONDITION in present else next(iter(present))
             return present[key], key
-        guides = guide_columns(obs)
+        of_guides = {stem_of(key) for key in GUIDE_KEYS}
+        guides = [str(name) for name in obs if stem_of(str(name)) in of_guides and is_text(obs[name])]
         if len(guides) == 1:
             return Style(GUIDES, (guides[0],), (), SEPARATOR), guides[0]
         keys = sorted({key for style in STYLES.values() for key in style.condition_keys})
@@ -191,7 +175,7 @@ def _style(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[Style, str | 
             remedy += "; of a file of counts, give the table of its cells' guides: guides="
         return Finding("unknown-style", what, remedy)
     if all(_same_labels(obs[columns[0]], obs[key]) for key in columns[1:]):
-        return found[0]
+        return fitting[0]
     options_ = " or ".join(f"condition_key={key!r}" for key in columns)
     what = f"{len(columns)} columns could hold the condition ({', '.join(columns)}) and do not agree"
     return Finding("ambiguous-style", what, f"pass {options_}", len(columns), columns[0])
@@ -199,15 +183,15 @@ def _style(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[Style, str | 
 
 def label_like(obs: pd.DataFrame, limit: int = 4) -> list[str]:
     """Columns that could hold condition labels with their commonest values; those with a control first."""
-    found = []
+    columns = []
     for name in obs:
         counts = obs[name].value_counts()
         if is_text(obs[name]) and 3 <= len(counts) <= len(obs) / 2:
             controls = [label for label in counts.index if is_control_like(str(label))]
             shown = dict.fromkeys([*controls[:1], *counts.index[:3]])
             texts = shorten(f"{str(label)!r} ({counts[label]})" for label in shown)
-            found.append((not controls, f"{str(name)!r} ({len(counts)} values, cells: {texts})"))
-    return [text for _, text in sorted(found, key=lambda one: one[0])][:limit]
+            columns.append((not controls, f"{str(name)!r} ({len(counts)} values, cells: {texts})"))
+    return [text for _, text in sorted(columns, key=lambda one: one[0])][:limit]
 
 
 def is_text(values: pd.Series) -> bool:
@@ -279,7 +263,7 @@ def _controls(labels: pd.Series, style: Style, options: ProcessingOptions) -> tu
     """Control tokens: those of the options, the style's, or the one label that looks like a control; () for none."""
     if options.ctrl_label != CONTROL_LABEL or style.name == "gears":
         return options.controls
-    found = [str(label) for label in pd.unique(labels.dropna().astype(object))]
-    known = tuple(label for label in style.controls if label in found)
-    like = [label for label in found if is_control_like(label) and label not in (options.as_genes or ())]
+    names = [str(label) for label in pd.unique(labels.dropna().astype(object))]
+    known = tuple(label for label in style.controls if label in names)
+    like = [label for label in names if is_control_like(label) and label not in (options.as_genes or ())]
     return known or (tuple(like) if len(like) == 1 else ())

@@ -112,7 +112,7 @@ def unmeasured_findings(tokens: Sequence[str], measured: Sequence[str], var: pd.
     n_measured = len(names.intersection(tokens))
     columns = {
         "index": pd.Series(var.index, dtype=object),
-        **{str(name): var[name] for name in var if not _is_number(var[name])},
+        **{str(name): var[name] for name in var if not pd.api.types.is_numeric_dtype(var[name])},
     }
     named = Counter(
         {key: len(set(values.astype(str)).intersection(tokens)) for key, values in columns.items()}
@@ -120,12 +120,12 @@ def unmeasured_findings(tokens: Sequence[str], measured: Sequence[str], var: pd.
     best, n_best = named.most_common(1)[0]
     if n == 0 or (n_measured and n_best <= 2 * n_measured):
         return []
-    remedy, kind = f"pass gene_key={best!r}, which has {n_best} of them", _kind(tokens, measured)
+    remedy, difference = f"pass gene_key={best!r}, which has {n_best} of them", _kind(tokens, measured)
     if not n_best:
-        remedy = kind[1]
+        remedy = difference[1]
     share = f"{n_measured} of {count(n, 'perturbed gene')} ({n_measured / n:.0%})"
     what = f"{share} {agreeing(n, 'is', 'are')} measured: gene names are such as {shorten(measured, 2)}, "
-    what += f"labels such as {shorten(tokens, 2)}{kind[0]}"
+    what += f"labels such as {shorten(tokens, 2)}{difference[0]}"
     return check("not-measured", tokens, what, remedy, "warning", n=n - n_measured)
 
 
@@ -156,10 +156,6 @@ def _kind(tokens: Sequence[str], measured: Sequence[str]) -> tuple[str, str]:
     return "", remedy
 
 
-def _is_number(values: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(values) or pd.api.types.is_bool_dtype(values)
-
-
 def other_names(tokens: Sequence[str], measured: Sequence[str], symbol_of: KnownGene) -> dict[str, str]:
     """Perturbed genes that the screen also has under another name, and that name: the measured one, else the symbol.
 
@@ -176,10 +172,10 @@ def other_names(tokens: Sequence[str], measured: Sequence[str], symbol_of: Known
     here = _names_of(strange, measured, symbol_of)
     renamed = {}
     for symbol in sorted(strange):
-        owners, found = of_symbol[symbol], here.get(symbol, [])
-        if len(found) > 1 or not (found or len(owners) > 1):
+        owners, alike = of_symbol[symbol], here.get(symbol, [])
+        if len(alike) > 1 or not (alike or len(owners) > 1):
             continue
-        name = found[0] if found else symbol if symbol in owners else owners[0]
+        name = alike[0] if alike else symbol if symbol in owners else owners[0]
         renamed.update({token: name for token in owners if token != name and token not in names})
     return renamed
 
@@ -189,19 +185,10 @@ def model_names(
 ) -> dict[str, str]:
     """Requested genes that a model has under another name, and that name: the screen's, else the graph's.
 
-    Parameters
-    ----------
-    requested
-        Genes to perturb. One that the screen names, or of which the model has no other name, is not renamed.
-    screen
-        Genes that the screen measures or perturbs.
-    nodes
-        Genes that can be perturbed: nodes of the perturbation graph.
-
-    Raises
-    ------
-    ValueError
-        A requested gene means two of these.
+    `requested`: genes to perturb. One that the screen names, or of which the model has no other name, is not renamed.
+    `screen`: genes that the screen measures or perturbs.
+    `nodes`: genes that can be perturbed: nodes of the perturbation graph.
+    ValueError: a requested gene means two of these.
     """
     symbols = {
         gene: symbol
@@ -229,12 +216,12 @@ def model_names(
 
 def _names_of(symbols: set[str], names: Iterable[str], symbol_of: KnownGene) -> dict[str, list[str]]:
     """Those of the (distinct) names that mean each symbol."""
-    found: dict[str, list[str]] = {}
+    by_symbol: dict[str, list[str]] = {}
     for name in dict.fromkeys(names):
         symbol = name if name in symbols else symbol_of(name)
         if isinstance(symbol, str) and symbol in symbols:
-            found.setdefault(symbol, []).append(name)
-    return found
+            by_symbol.setdefault(symbol, []).append(name)
+    return by_symbol
 
 
 def with_names(label: str, renamed: Mapping[str, str]) -> str:

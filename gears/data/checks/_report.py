@@ -31,28 +31,18 @@ class ScreenReport:
     """What a screen is, what is excluded from it and why, and what to fix.
 
     ``print(report)`` for people, :meth:`to_dict` for programs.
-
-    Attributes
-    ----------
-    facts : dict
-        Numbers of cells, genes and conditions, and the like.
-    layout : str
-        Where labels, cell types and gene names are, a line each ("" where unknown).
-    dropped : tuple of str
-        What is excluded, a line each.
     """
 
     name: str
-    facts: dict[str, Any]
-    layout: str = ""
+    facts: dict[str, Any]  # numbers of cells, genes and conditions, and the like
+    layout: str = ""  # where labels, cell types and gene names are, a line each ("" where unknown)
     findings: tuple[Finding, ...] = ()
-    dropped: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()  # what is excluded, a line each
     mapping: dict[str, str] = field(default_factory=dict)
     is_prepared: bool = False
 
     @property
     def ok(self) -> bool:
-        """Whether the screen can be prepared."""
         return not errors(self.findings)
 
     def __str__(self) -> str:
@@ -68,9 +58,9 @@ class ScreenReport:
             lines += ["excluded", *(f"  {line}" for line in self.dropped)]
         by_severity = {"error": "problems", "warning": "take note", "note": "notes"}
         for severity, title in by_severity.items():
-            found = [finding for finding in self.findings if finding.severity == severity]
-            if found:
-                lines += [title, *(f"  - {finding}" for finding in found)]
+            of_severity = [finding for finding in self.findings if finding.severity == severity]
+            if of_severity:
+                lines += [title, *(f"  - {finding}" for finding in of_severity)]
         if not self.is_prepared:
             lines.append("ready to be prepared" if self.ok else "not ready: fix the problems above")
         return "\n".join(lines)
@@ -142,7 +132,6 @@ def summarise(
     is_gene: KnownGene | None = None,
     parts: Mapping[str, Sequence[str]] | None = None,
 ) -> ScreenReport:
-    """The report on a prepared screen."""
     facts: dict[str, Any] = {
         "folder": str(screen.folder),
         "cells": len(screen.cells),

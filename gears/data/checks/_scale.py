@@ -243,14 +243,16 @@ def other_places(layers: Mapping[str, Any], raw: Any, used: str | None) -> str:
     places = {name: values for name, values in layers.items() if name != used}
     if raw is not None and used != "raw" and "raw" not in places:
         places["raw"] = raw
-    found = []
+    remedies = []
     for name, values in places.items():
         scale = _scale_of(values) or _by_name(name)
         what = "adata.raw" if values is raw else f"layers[{name!r}]"
         if scale in (LOG1P, COUNTS):
             held = f"{what} holds " + ("counts" if scale == COUNTS else "log-normalised values")
-            found.append((scale, f"pass layer={name!r}{' with normalize=True' * (scale == COUNTS)} ({held})"))
-    return " or ".join(remedy for _, remedy in sorted(found, key=lambda one: one[0] != LOG1P))
+            remedies.append(
+                (scale, f"pass layer={name!r}{' with normalize=True' * (scale == COUNTS)} ({held})")
+            )
+    return " or ".join(remedy for _, remedy in sorted(remedies, key=lambda one: one[0] != LOG1P))
 
 
 def _scale_of(values: Any) -> str | None:

@@ -11,10 +11,9 @@ import pandas as pd
 from gears.conditions import AT, Condition
 from gears.core._findings import Finding, check, errors
 from gears.core._messages import count, shorten, suggestion
-from gears.data.checks._labels import LabelTable
+from gears.data.checks._labels import FEW_CONTROLS, LabelTable
 from gears.data.checks._names import in_ascii
 from gears.data.checks._options import ProcessingOptions
-from gears.data.checks._values import FEW_CONTROLS
 
 JOINT = " | "
 _SIGNS = r"(?<=[^\W\d_])[-_\s]+(?=[^\W_])|(?<=\d)[-_\s]+(?=[^\W\d_])"
@@ -23,18 +22,11 @@ _SIGNS = r"(?<=[^\W\d_])[-_\s]+(?=[^\W_])|(?<=\d)[-_\s]+(?=[^\W\d_])"
 
 @dataclass(frozen=True)
 class SettingTable(LabelTable):
-    """Labels and conditions with context and perturbation type, and the experimental batch of each cell.
-
-    Attributes
-    ----------
-    batches : tuple of str, B
-        Combinations of values that controls are matched by; one, without a name, where they are not matched.
-    cell_batch : np.ndarray (N,) int32
-        Batch of each cell.
-    """
+    """Labels and conditions with context and perturbation type, and the experimental batch of each cell."""
 
     batches: tuple[str, ...]
-    cell_batch: np.ndarray
+    """Combinations of values that controls are matched by; one, without a name, where they are not matched."""
+    cell_batch: np.ndarray  # (N,) int32: batch of each cell
 
 
 def is_divided(options: ProcessingOptions) -> bool:

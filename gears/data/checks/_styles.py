@@ -113,25 +113,13 @@ def stem_of(column: str) -> str:
 
 @dataclass(frozen=True)
 class Style:
-    """One way of naming things.
-
-    Attributes
-    ----------
-    condition_keys : tuple of str
-        Columns of obs that may hold the label, the most telling first.
-    controls : tuple of str
-        What the control is called.
-    sep : str or None
-        What joins the genes of a combination; None: there are no combinations.
-    count_keys : tuple of str
-        Columns of obs with the number of perturbations of a cell.
-    """
+    """One way of naming things."""
 
     name: str
-    condition_keys: tuple[str, ...]
-    controls: tuple[str, ...]
-    sep: str | None
-    count_keys: tuple[str, ...] = ()
+    condition_keys: tuple[str, ...]  # columns of obs that may hold the label, the most telling first
+    controls: tuple[str, ...]  # what the control is called
+    sep: str | None  # what joins the genes of a combination; None: there are no combinations
+    count_keys: tuple[str, ...] = ()  # columns of obs with the number of perturbations of a cell
 
 
 STYLES: dict[str, Style] = {

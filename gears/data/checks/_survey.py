@@ -18,7 +18,7 @@ import pandas as pd
 from scipy import sparse
 
 from gears.conditions import CONTROL_LABEL, SEPARATOR, split_label
-from gears.core._findings import Finding, check, errors, refusal
+from gears.core._findings import Finding, check, errors
 from gears.core._messages import count, shorten, suggestion
 from gears.data.checks import _filters as filters
 from gears.data.checks._filters import Dropped
@@ -87,52 +87,38 @@ POOLED = "pooled"
 
 @dataclass(frozen=True)
 class ScreenDraft:
-    """A screen on its way from an AnnData to a prepared folder, and what was found on the way.
-
-    Attributes
-    ----------
-    n_cells, n_genes : int
-        N and G of the screen as given.
-    obs, var : pd.DataFrame
-        Annotations as given; in the end those of the cells that stay, in the published layout.
-    layers, raw, values
-        The layers by name and ``adata.raw``, None where there is none; X or the layer that is used, in whatever form
-        it is held.
-    cells : np.ndarray (n,) int64
-        Cells that stay, by their number among the N given.
-    gene_names, cell_types : pd.Series (G,), (N,)
-    table : LabelTable or None
-        Labels of the cells that stay; None where labels could not be read.
-    mapping : dict of str to str
-        The screen's own labels, and what they are read as.
-    matrix : csr_matrix float32
-        Log-normalised expression: (N, G), in the end (n, G).
-    settings, condition_names, has_negative, scale
-        Labels with context and perturbation type (None before the cells are divided); published name of each label;
-        whether a value is below 0; the scale of the values as given (:data:`gears.data.checks._scale.SCALES`).
-    findings, dropped
-        Problems; what is excluded, by filter.
-    """
+    """A screen on its way from an AnnData to a prepared folder, and what was found on the way."""
 
     options: ProcessingOptions
+    # n_cells, n_genes: N and G of the screen as given
     n_cells: int
     n_genes: int
+    # obs, var: annotations as given; in the end those of the cells that stay, in the published layout
     obs: pd.DataFrame
     var: pd.DataFrame
+    # layers, raw, values: the layers by name and ``adata.raw``, None where there is none; X or the layer that is used,
+    # in whatever form it is held
     layers: dict[str, Any]
     raw: Any
     values: Any
     layout: Layout
-    cells: np.ndarray
+    cells: np.ndarray  # (n,) int64: cells that stay, by their number among the N given
+    # gene_names, cell_types: (G,), (N,)
     gene_names: pd.Series = field(default_factory=lambda: pd.Series(dtype=object))
     cell_types: pd.Series = field(default_factory=lambda: pd.Series(dtype=object))
-    table: LabelTable | None = None
+    table: LabelTable | None = None  # labels of the cells that stay; None where labels could not be read
     mapping: dict[str, str] = field(default_factory=dict)
+    """The screen's own labels, and what they are read as."""
     matrix: sparse.csr_matrix = field(default_factory=lambda: sparse.csr_matrix((0, 0), dtype=np.float32))
+    # settings, condition_names, has_negative, scale: labels with context and perturbation type (None before the cells
+    # are divided); published name of each label; whether a value is below 0; the scale of the values as given
+    # (:data:`gears.data.checks._scale.SCALES`)
+    """Log-normalised expression: (N, G), in the end (n, G)."""
     settings: SettingTable | None = None
     condition_names: list[str] = field(default_factory=list)
     has_negative: bool = False
     scale: str | None = None
+    # findings, dropped: problems; what is excluded, by filter
     findings: tuple[Finding, ...] = ()
     dropped: tuple[Dropped, ...] = ()
 
@@ -148,7 +134,6 @@ class ScreenDraft:
         return self.table
 
     def found(self, findings: Iterable[Finding], **changes: Any) -> ScreenDraft:
-        """The draft with further findings and other changes."""
         return replace(self, findings=(*self.findings, *findings), **changes)
 
     def without(self, lost: np.ndarray, *dropped: Dropped) -> ScreenDraft:
@@ -157,12 +142,6 @@ class ScreenDraft:
         if not lost.any():
             return replace(self, dropped=dropped)
         return replace(self, cells=self.cells[~lost], table=self.labels.part(~lost), dropped=dropped)
-
-    def raise_errors(self) -> None:
-        """Raise one error that lists all errors, if there are any."""
-        message = refusal(REFUSED, self.findings)
-        if message:
-            raise ValueError(message)
 
     def log(self) -> None:
         """Log how the screen is read where that was detected, warnings, and what is excluded."""
@@ -306,17 +285,17 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
         return token in genes or (is_gene is not None and is_gene(token) in (True, token))
 
     own = own[~lost].astype(object)
-    of_guides, found = read_guides(list(pd.unique(own)), layout, options, known, is_symbol)
-    draft = draft.found([*findings, *found], cells=np.flatnonzero(~lost))
-    if errors(found):
+    of_guides, more_findings = read_guides(list(pd.unique(own)), layout, options, known, is_symbol)
+    draft = draft.found([*findings, *more_findings], cells=np.flatnonzero(~lost))
+    if errors(more_findings):
         return draft
     texts = own.map(lambda label: of_guides.get(label, label)) if of_guides else own
     if of_guides:  # from here on labels are in the published form
         layout = replace(layout, style=GUIDES, controls=(CONTROL_LABEL,), sep=SEPARATOR)
         draft = replace(draft, layout=layout)
-    found, parsed = label_findings(texts, layout)
-    draft, findings = draft.found(found), []
-    if any(finding.kind in UNREADABLE for finding in found):
+    more_findings, parsed = label_findings(texts, layout)
+    draft, findings = draft.found(more_findings), []
+    if any(finding.kind in UNREADABLE for finding in more_findings):
         return draft
     distinct = list(pd.unique(texts))
     words = word_findings(distinct, layout, is_symbol)
@@ -360,8 +339,8 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
             is_control_like(own) and len(tokens_of([label])) > 1
         )  # a control's name was divided: an error above
     ]
-    found, strange = unknown_gene_findings(list(dict.fromkeys(labels)), known, options.unknown_labels)
-    draft = draft.found(found)
+    more_findings, strange = unknown_gene_findings(list(dict.fromkeys(labels)), known, options.unknown_labels)
+    draft = draft.found(more_findings)
     if not strange or options.unknown_labels != "drop":
         return draft
     lost = np.isin(table.labels, strange)[table.cell_label]
@@ -413,12 +392,17 @@ def normalise(draft: ScreenDraft) -> ScreenDraft:
 
 def filter_cells(draft: ScreenDraft) -> ScreenDraft:
     """Exclude cells and conditions by every filter; where one leaves nothing, the report is about all cells."""
-    filtered = draft
-    for step in (exclude_marked_cells, exclude_expressed_targets, exclude_small_conditions):
-        filtered = step(filtered)
-        if not filtered.ok:
-            return replace(draft, findings=filtered.findings, dropped=filtered.dropped)
-    return filtered
+    filtered, options = exclude_marked_cells(draft), draft.options
+    if filtered.ok:
+        genes = draft.gene_names.tolist()
+        lost, dropped, findings = filters.not_knocked_down(
+            draft.matrix, filtered.cells, filtered.labels, genes, options
+        )
+        filtered = filtered.found(findings).without(lost, *dropped)
+    if filtered.ok:
+        lost, dropped, findings = filters.small_conditions(filtered.labels, options.min_cells)
+        filtered = filtered.found(findings).without(lost, *dropped)
+    return filtered if filtered.ok else replace(draft, findings=filtered.findings, dropped=filtered.dropped)
 
 
 def exclude_marked_cells(draft: ScreenDraft) -> ScreenDraft:
@@ -445,20 +429,6 @@ def exclude_marked_cells(draft: ScreenDraft) -> ScreenDraft:
         for is_control, what in ((True, "no control cell"), (False, "no perturbed cell"))
         if draft.ok and is_control not in left
     )
-
-
-def exclude_expressed_targets(draft: ScreenDraft) -> ScreenDraft:
-    """Exclude conditions and cells in which a perturbed gene is still expressed."""
-    lost, dropped, findings = filters.not_knocked_down(
-        draft.matrix, draft.cells, draft.labels, draft.gene_names.tolist(), draft.options
-    )
-    return draft.found(findings).without(lost, *dropped)
-
-
-def exclude_small_conditions(draft: ScreenDraft) -> ScreenDraft:
-    """Exclude conditions with too few cells."""
-    lost, dropped, findings = filters.small_conditions(draft.labels, draft.options.min_cells)
-    return draft.found(findings).without(lost, *dropped)
 
 
 def divide(draft: ScreenDraft) -> ScreenDraft:

@@ -12,17 +12,14 @@ from scipy import sparse
 from gears.conditions import CONTROL_LABEL, SEPARATOR
 from gears.core._findings import Finding, check
 from gears.core._messages import agreeing, count, shorten
-from gears.data.checks._labels import LabelTable
+from gears.data.checks._labels import FEW_CONTROLS, LabelTable
 from gears.files._mapped import pieces
 
-FEW_CONTROLS = 10
-"""Control cells below which the noise of their mean is reported."""
 SAME_GENES = 20
 """Expressed genes from which two cells do not agree in all values by chance."""
 
 
 def size_findings(n_cells: int, n_genes: int) -> list[Finding]:
-    """No cells or no genes at all."""
     sizes, remedy = {"cells": n_cells, "genes": n_genes}, "check how the file was written or filtered"
     return [Finding(f"no-{what}", f"there are no {what}", remedy) for what, n in sizes.items() if n == 0]
 

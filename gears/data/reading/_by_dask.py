@@ -84,12 +84,9 @@ def _brought(array: Any, near: Path) -> sparse.csr_matrix:
             yield from dask.compute(*blocks[first : first + BLOCKS])
 
     with scratch_folder(near) as folder:
-        CellMatrix.write(folder, followed(computed(), n_cells, "reading cells", "cells", _n_cells))
+        followed_blocks = followed(computed(), n_cells, "reading cells", "cells", lambda rows: rows.shape[0])
+        CellMatrix.write(folder, followed_blocks)
         return CellMatrix(folder, n_genes).mapped()
-
-
-def _n_cells(rows: sparse.csr_matrix) -> int:
-    return int(rows.shape[0])
 
 
 def lazy_screen(path: Path, layer: str | None) -> AnnData:
@@ -102,13 +99,16 @@ def lazy_screen(path: Path, layer: str | None) -> AnnData:
     from anndata.io import read_elem
 
     path = path.absolute()  # where the workers of a cluster look for it
-    kind = kind_of(path)
-    if kind not in ("h5ad", "zarr"):
-        msg = f"{path} is a screen of the kind {kind}; dask reads h5ad files and zarr stores: omit dask, or convert it"
+    file_format = kind_of(path)
+    if file_format not in ("h5ad", "zarr"):
+        msg = (
+            f"{path} is a screen of the kind {file_format}; dask reads h5ad files and zarr stores: omit dask, or "
+            "convert it"
+        )
         raise ValueError(msg)
-    (refuse_beyond if kind == "h5ad" else refuse_links)(path)
+    (refuse_beyond if file_format == "h5ad" else refuse_links)(path)
     key = "X" if layer is None else f"layers/{layer}"
-    with _group(path, kind) as group:
+    with _group(path, file_format) as group:
         if key not in group:
             layers = sorted(group["layers"]) if "layers" in group else []
             msg = f"{path} has no {key}; layers: {shorten(layers) or 'none'}"

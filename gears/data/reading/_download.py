@@ -48,21 +48,11 @@ def published_screen(
     Looked for in this order: ``downloads/<name>.h5ad`` (checked against the hash of its first download), an archive
     ``<name>.zip`` or ``.tar.gz`` that was put into `data_path` by hand, the web.
 
-    Parameters
-    ----------
-    base_url
-        Address before the file number; else ``GEARS_DOWNLOAD_URL``, else the Harvard Dataverse.
-    retries
-        How often a failed download is started again.
-    timeout
-        Seconds without a byte after which a connection is given up.
-
-    Raises
-    ------
-    ValueError
-        If the name is unknown, or the file is not a screen or not that of the first download.
-    OSError
-        If the file cannot be downloaded. The message says where to put it by hand.
+    `base_url`: address before the file number; else ``GEARS_DOWNLOAD_URL``, else the Harvard Dataverse.
+    `retries`: how often a failed download is started again.
+    `timeout`: seconds without a byte after which a connection is given up.
+    ValueError if the name is unknown, or the file is not a screen or not that of the first download.
+    OSError if the file cannot be downloaded. The message says where to put it by hand.
     """
     if name not in PUBLISHED_FILES:
         raise ValueError(unknown_name("published screen", name, list(PUBLISHED_FILES)))

@@ -100,10 +100,10 @@ def add_guides(
     has = adata.obs_names.isin(labels.index)
     if not has.all():
         logger.warning("%s of %d without a guide excluded", count(int((~has).sum()), "cell"), adata.n_obs)
-    found = adata[has].copy()
-    found.obs["condition"] = pd.Categorical(labels.loc[found.obs_names].to_numpy())
-    found.obs["n_guides"] = n_guides.loc[found.obs_names].to_numpy()
-    return found
+    labelled = adata[has].copy()
+    labelled.obs["condition"] = pd.Categorical(labels.loc[labelled.obs_names].to_numpy())
+    labelled.obs["n_guides"] = n_guides.loc[labelled.obs_names].to_numpy()
+    return labelled
 
 
 def read_table(path: str | Path, *, header: bool = True) -> pd.DataFrame:

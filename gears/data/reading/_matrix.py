@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 from scipy import sparse
 
-from gears.files._mapped import PIECE, pieces, release
+from gears.files._mapped import PIECE, check_bounds, check_compressed, check_numbers, pieces, release
 from gears.files._paths import existing_file
-from gears.files._untrusted import check_bounds, check_compressed, check_numbers, refuse_beyond
+from gears.files._untrusted import refuse_beyond
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -53,7 +53,7 @@ def read_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     path = existing_file(path)
     refuse_beyond(path)
     try:
-        found = anndata.read_h5ad(path, backed="r" if backed else None)
+        adata = anndata.read_h5ad(path, backed="r" if backed else None)
     except Exception as error:
         refuse_packed(path)
         msg = f"{path} cannot be read as an h5ad file ({type(error).__name__}: {error})"
@@ -63,8 +63,8 @@ def read_screen(path: str | Path, *, backed: bool = False) -> AnnData:
                 "(import hdf5plugin), or write the file again with compression='gzip'"
             )
         raise ValueError(msg) from error
-    check_matrices(path, found)
-    return found
+    check_matrices(path, adata)
+    return adata
 
 
 def refuse_packed(path: Path) -> None:
@@ -170,9 +170,9 @@ class StoredMatrix:
         if hasattr(stored, "shape"):
             self.shape = _pair(stored.shape)
             return
-        kind = stored.attrs.get("encoding-type")
-        if kind != "csr_matrix":
-            msg = f"{self._name} is stored as {kind}; rows are read from a csr_matrix or a dense array"
+        encoding = stored.attrs.get("encoding-type")
+        if encoding != "csr_matrix":
+            msg = f"{self._name} is stored as {encoding}; rows are read from a csr_matrix or a dense array"
             raise ValueError(msg)
         self.shape = _pair(stored.attrs["shape"])
         indptr = stored["indptr"][:]

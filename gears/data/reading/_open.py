@@ -30,8 +30,9 @@ from gears.data.reading._matrix import (
 from gears.data.screen._cells import CellMatrix
 from gears.data.screen._moments import CHUNK_VALUES
 from gears.files._atomic import scratch_folder
+from gears.files._mapped import check_compressed
 from gears.files._paths import reading, user_path
-from gears.files._untrusted import WholeLines, check_compressed, refuse_beyond, refuse_links
+from gears.files._untrusted import WholeLines, refuse_beyond, refuse_links
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -77,11 +78,11 @@ def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     """
     refuse_address(path)
     path = user_path(path)
-    kind = kind_of(path)
-    if kind == "h5ad":
+    file_format = kind_of(path)
+    if file_format == "h5ad":
         return read_screen(path, backed=backed)
     readers = {"zarr": _read_zarr, "10x-h5": _read_10x_h5, "10x-mtx": _read_10x_mtx, "several": _read_several}
-    return readers[kind](path)
+    return readers[file_format](path)
 
 
 def refuse_address(path: str | Path) -> None:
@@ -192,9 +193,9 @@ def _read_zarr(path: Path) -> AnnData:
 
     refuse_links(path)
     with reading(path, "a zarr store of an AnnData"):
-        found = anndata.read_zarr(path)
-    check_matrices(path, found)
-    return found
+        adata = anndata.read_zarr(path)
+    check_matrices(path, adata)
+    return adata
 
 
 def _read_several(folder: Path) -> AnnData:
@@ -232,22 +233,22 @@ def _read_10x_h5(path: Path) -> AnnData:
         with warnings.catch_warnings():
             # scanpy's index are the symbols; here it is the ids
             warnings.filterwarnings("ignore", "Variable names are not unique", UserWarning)
-            found = scanpy.read_10x_h5(path, gex_only=False)
-        check_compressed("its matrix", found.X)
-    ids, names = found.var["gene_ids"].tolist(), found.var_names.tolist()
-    types = found.var["feature_types"].tolist() if "feature_types" in found.var else [EXPRESSION] * len(ids)
-    return _ten_x(path, found.X, found.obs_names.tolist(), ids, names, types)
+            adata = scanpy.read_10x_h5(path, gex_only=False)
+        check_compressed("its matrix", adata.X)
+    ids, names = adata.var["gene_ids"].tolist(), adata.var_names.tolist()
+    types = adata.var["feature_types"].tolist() if "feature_types" in adata.var else [EXPRESSION] * len(ids)
+    return _ten_x(path, adata.X, adata.obs_names.tolist(), ids, names, types)
 
 
 def _read_10x_mtx(path: Path) -> AnnData:
     from scipy.io import mmread
 
-    found = _matrices(path) if path.is_dir() else [path]
-    if len(found) > 1:
-        several = shorten(file.name for file in found)
-        msg = f"{path} has {len(found)} matrices ({several}); name one, or put each in a separate folder"
+    matrices = _matrices(path) if path.is_dir() else [path]
+    if len(matrices) > 1:
+        several = shorten(file.name for file in matrices)
+        msg = f"{path} has {len(matrices)} matrices ({several}); name one, or put each in a separate folder"
         raise ValueError(msg)
-    file = found[0]
+    file = matrices[0]
     prefix = file.name.removesuffix(".gz").removesuffix("matrix.mtx")
     features = _table(file.parent, prefix, ("features.tsv", "genes.tsv"))
     barcodes = _table(file.parent, prefix, ("barcodes.tsv",))[0].astype(str).tolist()

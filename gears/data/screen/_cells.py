@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from gears.files._mapped import TableWriter, release
+from gears.files._mapped import TableWriter, check_bounds, check_numbers, release
 from gears.files._paths import reading
-from gears.files._untrusted import check_bounds, check_numbers
 
 
 class CellMatrix:

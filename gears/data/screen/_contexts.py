@@ -14,19 +14,12 @@ from gears.core._messages import unknown_name
 
 @dataclass(frozen=True)
 class ModelContexts:
-    """Contexts and types of a model that has any.
+    """Contexts and types of a model that has any."""
 
-    Attributes
-    ----------
-    contexts, kinds
-        Names, as the screen has them; empty where it is not divided by them.
-    control_mean_KG
-        Mean of each context's control cells, (K, G), one row without contexts.
-    """
-
+    # contexts, kinds: names, as the screen has them; empty where it is not divided by them
     contexts: tuple[str, ...]
     kinds: tuple[str, ...]
-    control_mean_KG: np.ndarray
+    control_mean_KG: np.ndarray  # mean of each context's control cells, (K, G), one row without contexts
 
     def __post_init__(self) -> None:
         if len(self.control_mean_KG) != max(1, len(self.contexts)):
@@ -48,14 +41,14 @@ class ModelContexts:
         """
         contexts = self._named("context", context, self.contexts)
         kinds = self._named("perturbation type", kind, self.kinds)
-        found: dict[Condition, None] = {}
+        distinct: dict[Condition, None] = {}
         for condition in conditions:
             where = (condition.context,) if condition.context else contexts
             how = (condition.kind,) if condition.kind else kinds
             self._named("context", where if condition.context else None, self.contexts)
             self._named("perturbation type", how if condition.kind else None, self.kinds)
-            found |= dict.fromkeys(condition.plain.at(one, by) for one in where for by in how)
-        return tuple(found)
+            distinct |= dict.fromkeys(condition.plain.at(one, by) for one in where for by in how)
+        return tuple(distinct)
 
     @staticmethod
     def _named(what: str, given: str | Sequence[str] | None, known: tuple[str, ...]) -> tuple[str, ...]:
@@ -77,7 +70,6 @@ class ModelContexts:
         return context, kind
 
     def node_sets(self, conditions: Sequence[Condition], nodes: Sequence[Sequence[int]]) -> list[NodeSet]:
-        """Nodes of conditions with the numbers of context and type."""
         sets = []
         for condition, members in zip(conditions, nodes, strict=True):
             context, kind = self.numbers(condition)
@@ -94,5 +86,4 @@ class ModelContexts:
 
     @classmethod
     def from_dict(cls, names: Mapping[str, Any], control_mean_KG: np.ndarray) -> ModelContexts:
-        """Inverse of :meth:`to_dict`."""
         return cls(tuple(names["contexts"]), tuple(names["kinds"]), control_mean_KG)

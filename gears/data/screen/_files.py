@@ -9,7 +9,7 @@ import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -17,8 +17,6 @@ from scipy import sparse
 
 from gears.conditions import Condition
 from gears.core._messages import shorten
-from gears.data.checks._settings import SettingTable
-from gears.data.checks._survey import ScreenDraft
 from gears.data.screen._cells import CellMatrix, map_array
 from gears.data.screen._moments import moment_blocks
 from gears.data.screen._statistics import (
@@ -41,6 +39,10 @@ from gears.files.formats import (
     read_json,
     write_json,
 )
+
+if TYPE_CHECKING:
+    from gears.data.checks._settings import SettingTable
+    from gears.data.checks._survey import ScreenDraft
 
 MOST_TABLE_VALUES = 1 << 23
 """Conditions x genes of a table of statistics that is held in memory; a larger one is made block by block."""
@@ -226,9 +228,9 @@ def _check_files(folder: Path, files: dict[str, int]) -> None:
     wrong = []
     for name, size in files.items():
         path = folder / name
-        found = path.stat().st_size if path.is_file() else None
-        if found != size:
-            wrong.append(f"{name} ({'missing' if found is None else f'{found} bytes instead of {size}'})")
+        length = path.stat().st_size if path.is_file() else None
+        if length != size:
+            wrong.append(f"{name} ({'missing' if length is None else f'{length} bytes instead of {size}'})")
     if wrong:
         msg = f"the prepared screen {folder} is damaged: {shorten(wrong)}; prepare it again"
         raise ValueError(msg)

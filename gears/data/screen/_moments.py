@@ -34,13 +34,9 @@ class SignCentre:
     """What values are compared with to be above or below the control mean.
 
     Rounding must not decide for a gene that is constant in the control cells: values between the bounds are neither.
-
-    Attributes
-    ----------
-    low_G, high_G : np.ndarray (G,) float64
-        Control mean less and plus :data:`ROUNDING` times (absolute mean + s.d.).
     """
 
+    # low_G, high_G: (G,) float64: control mean less and plus :data:`ROUNDING` times (absolute mean + s.d.)
     low_G: np.ndarray
     high_G: np.ndarray
 
@@ -58,11 +54,8 @@ class ConditionMoments:
     The shares are of cells with a value other than 0 and, given a centre (the control mean), of cells above and below
     it.
 
-    Attributes
-    ----------
-    n : np.ndarray (C,) int64
-        Cells seen per condition.
-    mean : np.ndarray (C, G) float64
+    `n`: (C,) int64: cells seen per condition.
+    `mean`: (C, G) float64.
     """
 
     def __init__(self, n_conditions: int, n_genes: int, centre: SignCentre | None = None) -> None:
@@ -224,7 +217,6 @@ class MemoryRows:
         return np.diff(self.matrix.indptr)
 
     def csr(self, rows: np.ndarray) -> sparse.csr_matrix:
-        """The given rows."""
         matrix, rows = self.matrix, np.asarray(rows, dtype=np.int64)
         values, genes, lengths = gather_rows(matrix.data, matrix.indices, matrix.indptr, rows)
         bounds = np.concatenate(([0], np.cumsum(lengths)))
@@ -280,18 +272,11 @@ def condition_moments(
 ) -> ConditionMoments:
     """Moments of all cells, chunk by chunk: the same for any chunks and processes.
 
-    Parameters
-    ----------
-    cells
-        (N, G) expression: canonical CSR in memory, or cells in mapped files.
-    condition_ids, n_conditions
-        Condition of each cell, (N,), from 0 to C - 1.
-    control_id
-        Count cells above and below this condition's mean, found by a pass over its cells first.
-    chunk_values
-        Stored values that one chunk may hold.
-    workers
-        Processes that share the cells (newly started; a script needs a ``if __name__ == "__main__":`` guard).
+    `cells`: (N, G) expression: canonical CSR in memory, or cells in mapped files.
+    `condition_ids`, `n_conditions`: condition of each cell, (N,), from 0 to C - 1.
+    `control_id`: count cells above and below this condition's mean, found by a pass over its cells first.
+    `chunk_values`: stored values that one chunk may hold.
+    `workers`: processes that share the cells (newly started; a script needs a ``if __name__ == "__main__":`` guard).
     """
     condition_ids, source = np.asarray(condition_ids), _rows_of(cells)
     with _pool(workers) as pool:

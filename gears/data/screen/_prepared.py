@@ -6,16 +6,15 @@ divided by neither is its own, only one.
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gears.conditions import Condition
-from gears.core._html import Shown
-from gears.core._messages import shorten, suggestion, unknown_name
+from gears.conditions import Condition, joined_otherwise
+from gears.core._messages import Shown, shorten, suggestion, unknown_name
 from gears.data.screen._cells import CellMatrix, map_array
 from gears.data.screen._contexts import ModelContexts
 from gears.data.screen._files import array_path, controls_of, read_manifest, read_tables
@@ -30,24 +29,6 @@ from gears.data.screen._statistics import (
 from gears.files._manifest import MANIFEST
 from gears.files._paths import user_path
 from gears.files.formats import check_file, content_hash, read_json
-
-OTHER_SIGNS = ("_", ",", ";", "|", "/", "&", ":", " ", "-")
-"""Signs that join genes elsewhere."""
-
-
-def joined_otherwise(name: str, genes: Container[str]) -> Condition | None:
-    """The condition that a name means if another sign than "+" joins its genes, all of which must be among `genes`.
-
-    Examples
-    --------
-    >>> joined_otherwise("KLF1_AHR", {"AHR", "KLF1"}), joined_otherwise("HLA-A", {"AHR", "KLF1"})
-    (Condition('AHR+KLF1'), None)
-    """
-    for sign in OTHER_SIGNS:
-        parts = name.split(sign)
-        if len(parts) > 1 and all(part.strip() in genes for part in parts):
-            return Condition.of(parts)
-    return None
 
 
 class PreparedScreen(Shown):
@@ -132,8 +113,8 @@ class PreparedScreen(Shown):
 
     def checked_file(self, name: str, *, whole: bool = False) -> Path:
         """A file of the folder; ValueError if the folder or the file changed since this object was opened."""
-        found = read_json(self.folder / MANIFEST).get("content_hash")
-        if found != self.manifest["content_hash"]:
+        present_hash = read_json(self.folder / MANIFEST).get("content_hash")
+        if present_hash != self.manifest["content_hash"]:
             msg = f"{self.folder} was prepared again with other content since it was opened; load it again"
             raise ValueError(msg)
         check_file(self.folder, name, self.manifest.get("checksums", {}), whole=whole)
@@ -266,15 +247,15 @@ class PreparedScreen(Shown):
             If the screen lacks it; near matches are named.
         """
         wanted = Condition.of(condition)
-        found = self._id_by_condition.get(wanted)
-        if found is None:
+        condition_id = self._id_by_condition.get(wanted)
+        if condition_id is None:
             joined = joined_otherwise("+".join(wanted.genes), set(self.perturbed_genes))
             meant = None if joined is None else joined.at(wanted.context, wanted.kind)
             near = [meant] if meant in self._id_by_condition else self.conditions
             hint = suggestion(wanted.name, near, "it has")
             msg = f"the screen has no condition {str(condition)!r}; {hint}"
             raise KeyError(msg)
-        return found
+        return condition_id
 
     # Cells
 
@@ -470,7 +451,6 @@ class SettingView(PreparedScreen):
 
     @cached_property
     def content_hash(self) -> str:
-        """Hash of what is shown."""
         return content_hash(self.parent.content_hash, self.context, self.kind)
 
     @cached_property

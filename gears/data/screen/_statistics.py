@@ -41,34 +41,22 @@ class ConditionStatistics:
 
     Where a context has several experimental batches, a cell of batch b counts as y - (control mean of b) +
     (control mean of its context), so that neither mean nor spread holds the differences between batches.
-
-    Attributes
-    ----------
-    n : np.ndarray (C,) float64
-        Cells per condition.
-    mean, m2, m3, m4 : np.ndarray (C, G) float64
-        Mean and central moments (divided by n) of log-normalised expression.
-    nonzero : np.ndarray (C, G) float64
-        Share of cells with a value other than 0.
-    above, below : np.ndarray (C, G) float64
-        Shares of cells above and below the mean of the control cells (of the cell's batch); a cell
-        that is equal to it is neither.
-    control_of : np.ndarray (C,) int64
-        Row of each condition's control; a control's is its own.
-    v2, v3, v4 : np.ndarray (C, G) float64 or None
-        Central moments of y - x over all pairs of a condition's cell and a control cell of the same batch;
-        None where every context is one batch, so that they follow from the moments of both.
     """
 
-    n: np.ndarray
+    n: np.ndarray  # (C,) float64: cells per condition
+    # mean, m2, m3, m4: (C, G) float64: mean and central moments (divided by n) of log-normalised expression
     mean: np.ndarray
     m2: np.ndarray
     m3: np.ndarray
     m4: np.ndarray
-    nonzero: np.ndarray
+    nonzero: np.ndarray  # (C, G) float64: share of cells with a value other than 0
+    # above, below: (C, G) float64: shares of cells above and below the mean of the control cells (of the cell's batch);
+    # a cell that is equal to it is neither
     above: np.ndarray
     below: np.ndarray
-    control_of: np.ndarray
+    control_of: np.ndarray  # (C,) int64: row of each condition's control; a control's is its own
+    # v2, v3, v4: (C, G) float64 or None: central moments of y - x over all pairs of a condition's cell and a control
+    # cell of the same batch; None where every context is one batch, so that they follow from the moments of both
     v2: np.ndarray | None = None
     v3: np.ndarray | None = None
     v4: np.ndarray | None = None
@@ -144,22 +132,13 @@ def variance_within(statistics: ConditionStatistics, conditions: np.ndarray) -> 
 
 @dataclass(frozen=True)
 class DERanking:
-    """Genes of each condition by absolute Welch's t against its control.
-
-    Attributes
-    ----------
-    order : np.ndarray (C, R) int32
-        Gene indices, largest absolute t first; ties (absolute t rounded to 9
-        digits) by gene name. R is min(G, 200); a control's row holds -1.
-    scores : np.ndarray (C, R) float64
-        t of those genes; 0 in a control's row.
-    n_genes : int
-        G.
-    """
+    """Genes of each condition by absolute Welch's t against its control."""
 
     order: np.ndarray
-    scores: np.ndarray
-    n_genes: int
+    """(C, R) int32: Gene indices, largest absolute t first; ties (absolute t rounded to 9 digits) by gene name. R is
+    min(G, 200); a control's row holds -1."""
+    scores: np.ndarray  # (C, R) float64: t of those genes; 0 in a control's row
+    n_genes: int  # G
 
     def top(self, condition_id: int, n: int = 20) -> np.ndarray:
         """The n most changed genes of a condition, (min(n, G),) int64; empty for a control.
@@ -189,19 +168,11 @@ def statistics_of(
 ) -> tuple[ConditionStatistics, np.ndarray]:
     """Statistics of some cells, in one pass over those of each experimental batch.
 
-    Parameters
-    ----------
-    cells
-        Expression of the N cells; a :class:`CellMatrix` where there are several batches.
-    cell_condition, cell_batch
-        Condition and batch of each cell, (N,); one batch by default. Every batch has control cells of one context.
-    control_of
-        Row of each condition's control, (C,).
-
-    Returns
-    -------
-    tuple
-        The statistics, and the mean of each batch's control cells (B, G) float64.
+    `cells`: expression of the N cells; a :class:`CellMatrix` where there are several batches.
+    `cell_condition`, `cell_batch`: condition and batch of each cell, (N,); one batch by default. Every batch has
+        control cells of one context.
+    `control_of`: row of each condition's control, (C,).
+    Returns: the statistics, and the mean of each batch's control cells (B, G) float64.
     """
     n_conditions, n_genes = len(control_of), cells.shape[1]
     if cell_batch is None or not cell_batch.any():

@@ -8,12 +8,13 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gears.core._findings import refusal
 from gears.core._messages import brief, nearest, shorten
 from gears.core._numbers import whole_number
 from gears.core._options import anything, option, options, switch, whole
 from gears.data.checks._names import KnownGene
 from gears.data.checks._options import ProcessingOptions
-from gears.data.checks._survey import ScreenDraft, check_screen
+from gears.data.checks._survey import REFUSED, ScreenDraft, check_screen
 from gears.data.reading._by_dask import cluster, from_dask, lazy_screen
 from gears.data.reading._download import FOLDER, PUBLISHED_FILES, PUBLISHED_OPTIONS, published_screen
 from gears.data.reading._guides import add_guides
@@ -112,7 +113,8 @@ def prepare_screen(
     folder = user_path(folder)
     adata = from_dask(in_reach(adata, folder.parent), settings.layer, folder.parent)
     draft = check_screen(adata, settings, is_gene=is_gene)
-    draft.raise_errors()
+    if message := refusal(REFUSED, draft.findings):
+        raise ValueError(message)
     draft.log()
     return _written(draft, folder, workers)
 
@@ -193,15 +195,15 @@ def obtain_screen(data_path: Path, load: LoadCall, is_gene: Callable[[], KnownGe
     if (data_name is None) == (place is None):
         msg = "load takes either data_name (something in this data_path) or data_path (a folder or a file)"
         raise ValueError(msg)
-    found = find_screen(data_path, str(data_name)) if place is None else locate_screen(place, data_path)
-    if is_prepared(found):
-        screen = PreparedScreen.open(found)
-        warn_if_older(found, data_path / f"{data_name or found.name}.h5ad")
+    path = find_screen(data_path, str(data_name)) if place is None else locate_screen(place, data_path)
+    if is_prepared(path):
+        screen = PreparedScreen.open(path)
+        warn_if_older(path, data_path / f"{data_name or path.name}.h5ad")
         check_same_options(screen, processing)
         return screen
-    if found.parent == data_path / FOLDER:
+    if path.parent == data_path / FOLDER:
         processing = PUBLISHED_OPTIONS | processing
-    source, name = source_in(found), folder_name(name_of(named(found)))
+    source, name = source_in(path), folder_name(name_of(named(path)))
     if (data_path / name).exists() and not is_prepared(data_path / name):
         name = f"{name}-prepared"  # a folder that is no prepared screen is somebody's data
     if load.dask is not None:

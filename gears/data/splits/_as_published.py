@@ -1,4 +1,4 @@
-"""The published types of split: genes held out, or a share of the conditions.
+"""The published types of split: genes held out, a share of the conditions, or parts that the user gives.
 
 The draws equal those of the published package for the same labels and seed, oddities included: test genes and
 conditions are drawn with replacement, test genes are drawn even where they decide nothing, and the test part of
@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
-from gears.data.splits._labels import Labels, names_from
-from gears.data.splits._registry import Draw, SplitOptions, register_split
-from gears.data.splits._split import subgroup_name
+from gears.conditions import Condition
+from gears.core._messages import nearest, shorten, suggestion
+from gears.data.splits._registry import Draw, Labels, SplitOptions, check_parts, names_from, register_split
+from gears.data.splits._split import PARTS, subgroup_name
 
 VALIDATION_SHARE = 0.9
 NEEDS = "A share of the perturbed genes is held out for test, and a tenth of the rest for validation"
@@ -202,14 +204,14 @@ def _given_conditions(labels: Labels, arguments: SplitOptions, among: list[str],
     value = arguments.test_perts or []
     if isinstance(value, str):
         value = [value] if value in among else value.split("_")
-    found: list[str] = []
+    labels_of_test: list[str] = []
     for name in value:
         matches = [label for label in labels.resolve(name, kind) if label in set(among)]
         if not matches:
             msg = f"{name!r} is no {kind} of this screen, and only a {kind} can be named in test_perts of this split"
             raise ValueError(msg)
-        found += matches
-    return list(dict.fromkeys(found))
+        labels_of_test += matches
+    return list(dict.fromkeys(labels_of_test))
 
 
 _COMBO_USES = ("combo_single_split_test_set_fraction", "test_pert_genes")
@@ -274,3 +276,57 @@ def draw_no_test(labels: Labels, arguments: SplitOptions) -> Draw:
 def draw_no_split(labels: Labels, arguments: SplitOptions) -> Draw:
     """Everything is tested."""
     return Draw(parts={"test": list(labels.names)})
+
+
+@register_split(
+    "custom",
+    "The parts are given as a dict or a file.",
+    uses=("split_dict",),
+    needs="Name at least one perturbed condition in each part",
+)
+def draw_custom(labels: Labels, arguments: SplitOptions) -> Draw:
+    """Check the given parts: keys, unknown labels, overlap by genes, empty parts."""
+    given = check_parts(arguments.split_dict)
+    problems = [f"key {part!r} is missing" for part in PARTS if part not in given]
+    unknown = [key for key in given if key not in PARTS]
+    problems += [f"key {key!r} is unknown; {suggestion(str(key), PARTS, 'keys')}" for key in unknown]
+    parts: dict[str, list[str]] = {}
+    home: dict[Condition, tuple[str, str]] = {}
+    for part in (part for part in PARTS if part in given):
+        chosen, more_problems = _part(labels, part, given[part], home)
+        parts[part] = chosen
+        problems += more_problems
+    if problems:
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        msg = f"the custom split does not fit this screen:\n{lines}"
+        raise ValueError(msg)
+    used = {name for names in parts.values() for name in names}
+    excluded = {name: "not named in the split" for name in labels.names if name not in used}
+    return Draw(parts=parts, excluded=excluded)
+
+
+def _part(
+    labels: Labels, part: str, names: Any, home: dict[Condition, tuple[str, str]]
+) -> tuple[list[str], list[str]]:
+    if isinstance(names, (str, bytes)) or not hasattr(names, "__iter__"):
+        return [], [f"{part!r} must be a list of condition labels; found {names!r}"]
+    chosen: list[str] = []
+    unknown: list[str] = []
+    twice: list[str] = []
+    for name in names:
+        try:
+            same_condition = labels.resolve(str(name))
+        except ValueError:
+            near = nearest(str(name), labels.names, 1)
+            unknown.append(f"{name!r}" + (f" (did you mean {near[0]!r}?)" if near else ""))
+            continue
+        other, spelling = home.setdefault(labels.condition[same_condition[0]], (part, str(name)))
+        if other != part:
+            twice.append(f"{str(name)!r} ({spelling!r} in {other!r})")
+        chosen += same_condition
+    problems = []
+    if unknown:
+        problems.append(f"{part!r} names {len(unknown)} conditions that the screen lacks: {shorten(unknown)}")
+    if twice:
+        problems.append(f"{part!r} shares {len(twice)} conditions with another part: {shorten(twice)}")
+    return labels.ordered(chosen), problems

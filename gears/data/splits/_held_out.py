@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from gears.conditions import Condition
 from gears.core._messages import unknown_name
-from gears.data.splits._labels import Labels, names_from
-from gears.data.splits._registry import Draw, SplitOptions, register_split
+from gears.data.splits._registry import Draw, Labels, SplitOptions, names_from, register_split
 from gears.data.splits._strict import (
     TEST,
     VAL,

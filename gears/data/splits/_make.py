@@ -1,17 +1,17 @@
-"""Draw a split, put the spellings of a condition together, check it, cache it."""
+"""Draw a split (or those of a cross-validation), put the spellings of a condition together, check it, cache it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.conditions import Condition, conditions_of
 from gears.core._messages import count, shorten
-from gears.data.splits._labels import Labels
-from gears.data.splits._registry import SPLITS, Draw, SplitOptions
+from gears.core._numbers import whole_number
+from gears.data.splits._registry import SPLITS, Draw, Labels, SplitOptions
 from gears.data.splits._split import FORMAT_VERSION, PARTS, Split, Subgroups, subgroup_name
 from gears.files._cache import writable_folder
 from gears.files.formats import content_hash
@@ -48,16 +48,18 @@ def make_split(labels: Sequence[str] | Labels, name: str = "simulation", **argum
     ValueError
         If the kind is unknown, an argument does not fit, or a part stays empty.
     """
-    kind, table = SPLITS[name], Labels.of(labels)
-    members = {} if kind.by_setting else plain_labels(table)
+    split_kind, table = SPLITS[name], Labels.of(labels)
+    members = {} if split_kind.by_setting else plain_labels(table)
     if members and tuple(members) != table.names and not _names_settings(table, arguments):
         plain = {label: table.condition[each[0]].plain for label, each in members.items()}
         return in_all_contexts(make_split(Labels(tuple(plain), plain), name, **arguments), members, table)
     settings = SplitOptions(split=name, **arguments)
-    idle = [name for name in settings.changed() if name not in {*kind.uses, *ALWAYS_USED, "split", "seed"}]
+    idle = [
+        name for name in settings.changed() if name not in {*split_kind.uses, *ALWAYS_USED, "split", "seed"}
+    ]
     if idle:
         logger.warning("split %r makes no use of %s", name, ", ".join(idle))
-    draw = kind.draw_by(table, settings)
+    draw = split_kind.draw_by(table, settings)
     if settings.keep_excluded:
         _keep_excluded(table, draw)
     return finish(table, name, settings, draw)
@@ -75,7 +77,7 @@ def _names_settings(table: Labels, arguments: dict[str, Any]) -> bool:
 
 def finish(table: Labels, name: str, settings: SplitOptions, draw: Draw) -> Split:
     """A split from what was drawn: spellings together, no part empty, everything else excluded."""
-    kind = SPLITS[name]
+    split_kind = SPLITS[name]
     before = {part: set(names) for part, names in draw.parts.items()}
     parts = _together(table, draw)
     n_moved = sum(len(set(names) - before[part]) for part, names in parts.items())
@@ -90,9 +92,9 @@ def finish(table: Labels, name: str, settings: SplitOptions, draw: Draw) -> Spli
     if excluded:
         n = count(len(excluded), "label")
         logger.warning("split %r has %s in no part: %s", name, n, shorten(excluded))
-    exact = kind.exact or settings.mode == "strict"
+    exact = split_kind.exact or settings.mode == "strict"
     # a custom split's parts are in the split itself
-    shown = {*kind.uses, *(name for name in settings.changed() if name in ALWAYS_USED)} - {"split_dict"}
+    shown = {*split_kind.uses, *(name for name in settings.changed() if name in ALWAYS_USED)} - {"split_dict"}
     return Split(
         name=name,
         seed=settings.seed,
@@ -222,11 +224,11 @@ def _working(labels: Labels, name: str, settings: SplitOptions) -> list[str]:
     """Other kinds of split that fill their parts on these labels."""
     working = []
     plain = replace(settings, test_perts=None, test_pert_genes=None, only_test_set_perts=False)
-    for other, kind in SPLITS.items():
+    for other, split_kind in SPLITS.items():
         if other in (name, "custom", "no_split"):
             continue
         try:
-            parts = _together(labels, kind.draw_by(labels, plain))
+            parts = _together(labels, split_kind.draw_by(labels, plain))
         except ValueError:
             continue
         if not _empty_parts(labels, parts):
@@ -267,3 +269,55 @@ def in_all_contexts(split: Split, members: dict[str, list[str]], labels: Labels)
         excluded={member: why for label, why in split.excluded.items() for member in members[label]},
         parsed=labels.condition,
     )
+
+
+def folds(
+    screen: PreparedScreen | Sequence[str],
+    n_folds: int = 5,
+    repeats: int = 1,
+    seed: int = 1,
+    *,
+    by: str = "condition",
+) -> Iterator[Split]:
+    """Splits for repeated k-fold cross-validation, one after another.
+
+    Parameters
+    ----------
+    screen
+        A prepared screen, or its labels.
+    n_folds
+        Folds of a repeat; over them every condition is in the test part once
+        (``by="gene"``: every gene is held out once).
+    repeats
+        How often the conditions are divided again.
+    seed
+        Of all draws. Fold i of repeat r does not depend on `repeats`.
+    by
+        ``"condition"``: conditions are divided, singles and combinations evenly; genes of a test pair may be seen in
+        training. ``"gene"``: genes are divided, and a fold tests every condition that perturbs one of its genes, so
+        that a pair is tested in up to two folds.
+
+    Yields
+    ------
+    Split
+        Kind ``"cross_validation"``, in the order repeat 0 fold 0, fold 1, ...; ``split.arguments`` has "repeat" and
+        "fold". A tenth of the conditions outside the fold validates.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer conditions (genes) than folds, or a part would stay empty.
+
+    Examples
+    --------
+    >>> labels = ["ctrl", "A+ctrl", "B+ctrl", "C+ctrl", "D+ctrl"]
+    >>> sorted(split.parts["test"][0] for split in folds(labels, n_folds=4))
+    ['A+ctrl', 'B+ctrl', 'C+ctrl', 'D+ctrl']
+    """
+    repeats = whole_number("repeats", repeats)
+    labels = Labels.of(screen)
+    for repeat in range(repeats):
+        for fold in range(n_folds):
+            yield make_split(
+                labels, "cross_validation", seed=seed, n_folds=n_folds, fold=fold, repeat=repeat, fold_by=by
+            )

@@ -1,17 +1,18 @@
-"""A split: which conditions train, validate and test a model."""
+"""A split: which conditions train, validate and test a model, and which control cells each part uses."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gears.conditions import CONTROL_LABEL, Condition, conditions_of
-from gears.core._html import html_of
-from gears.core._messages import shorten, unknown_name
+from gears.core._messages import html_of, shorten, unknown_name
 from gears.files._paths import check_output, reading, user_path
 from gears.files.formats import content_hash, read_json, write_json
 
@@ -28,6 +29,8 @@ FIELDS = ("name", "seed", "arguments", "parts", "subgroup", "excluded")
 EXACT_BEFORE = ("gene_held_out", "cross_validation", "context_held_out", "unit_held_out")
 """Exact split types of files that do not say so themselves."""
 Subgroups = dict[str, dict[str, list[str]]]
+STREAM = 7
+"""Part of the seed of the draw of control cells, so that it shares nothing with the split's own."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +142,8 @@ class Split:
         ValueError if it is no split of this format version.
         """
         if not isinstance(plain, dict) or plain.get("format_version") != FORMAT_VERSION:
-            found = plain.get("format_version") if isinstance(plain, dict) else type(plain).__name__
-            msg = f"expected a split of format version {FORMAT_VERSION}, found {found}; prepare it again"
+            version = plain.get("format_version") if isinstance(plain, dict) else type(plain).__name__
+            msg = f"expected a split of format version {FORMAT_VERSION}, found {version}; prepare it again"
             raise ValueError(msg)
         missing = [name for name in FIELDS if name not in plain]
         if missing:
@@ -237,3 +240,61 @@ def perturbed_in(split: Split | None, part: str) -> list[Condition]:
     if split is None or part not in split.parts:
         return []
     return [condition for condition in split.conditions(part) if not condition.is_control]
+
+
+def control_parts(screen: PreparedScreen, split: Split) -> dict[str, np.ndarray]:
+    """Control cells of each part, where the split divides them (``control_shares``); {} where it does not.
+
+    The control cells of every experimental batch that controls are matched by are divided by the same shares. Cell
+    numbers of `screen` ascend; no cell is in two parts. ValueError if there are too few control cells for 2 in each
+    part (of each batch).
+    """
+    shares = split.arguments.get("control_shares")
+    if shares is None:
+        return {}
+    cells, key = screen.control_cells, [split.seed, STREAM]
+    if len(screen.batches) == 1:
+        return _dealt(cells, shares, key)
+    cell_batch = screen.cell_batch[cells]
+    dealt = [
+        _dealt(cells[cell_batch == batch], shares, [*key, batch], f" of {screen.batches[batch]}")
+        for batch in np.unique(cell_batch).tolist()
+    ]
+    return {part: np.sort(np.concatenate([own[part] for own in dealt])) for part in dealt[0]}
+
+
+def _dealt(
+    cells: np.ndarray, shares: Sequence[float], key: Sequence[int], where: str = ""
+) -> dict[str, np.ndarray]:
+    """Some control cells by part, drawn by a key."""
+    order = np.random.default_rng(key).permutation(len(cells))
+    wanted = {part: share for part, share in zip(("train", "val", "test"), shares, strict=True) if share > 0}
+    bounds = np.concatenate(([0], np.rint(np.cumsum(list(wanted.values())) * len(cells)))).astype(int)
+    parts = {part: np.sort(cells[order[bounds[i] : bounds[i + 1]]]) for i, part in enumerate(wanted)}
+    small = [f"{part} {len(own)}" for part, own in parts.items() if len(own) < 2]
+    if small:
+        msg = (
+            f"control_shares={list(shares)} of {len(cells)} control cells{where} leaves too few in a part "
+            f"({', '.join(small)}; 2 are the least); give that part more, or 0 to use the training controls there"
+        )
+        raise ValueError(msg)
+    return parts
+
+
+def part_screens(screen: PreparedScreen, split: Split) -> dict[str, PreparedScreen]:
+    """The screen as each part sees it, where the split divides the control cells; {} where it does not."""
+    return {part: screen.with_controls(cells) for part, cells in control_parts(screen, split).items()}
+
+
+def screens_of(screen: PreparedScreen, split: Split, part: str) -> tuple[PreparedScreen, PreparedScreen]:
+    """The screen as training and as a part of a split see it, where the split divides the control cells.
+
+    `screen` may show some of its control cells already: another split than the one that chose
+    them divides all of them again, one that divides none uses those that are shown.
+    """
+    if split.arguments.get("control_shares") is None:
+        return screen, screen
+    whole = screen.with_controls(None)
+    parts = part_screens(whole, split)
+    train = parts.get("train", whole)
+    return train, parts.get(part, train)

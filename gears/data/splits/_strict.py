@@ -14,8 +14,7 @@ from functools import partial
 import numpy as np
 
 from gears.conditions import Condition
-from gears.data.splits._labels import Labels, names_from
-from gears.data.splits._registry import STRICT, Draw, SplitOptions
+from gears.data.splits._registry import STRICT, Draw, Labels, SplitOptions, names_from
 
 VALIDATION_SHARE = 0.1
 

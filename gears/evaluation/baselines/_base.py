@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -14,10 +14,12 @@ from gears.core._numbers import clips
 from gears.core._registry import Registry
 from gears.data.splits._split import Split
 from gears.evaluation._fitted import ConditionMeans, fitted_conditions
+from gears.graphs._annotation import GeneAnnotation
 
 if TYPE_CHECKING:
+    from scipy import sparse
+
     from gears.data.screen._prepared import PreparedScreen
-    from gears.graphs._annotation import GeneAnnotation
     from gears.graphs._embeddings import GeneEmbedding
 
 
@@ -156,3 +158,19 @@ def make_baseline(
     extra: dict[str, Any] = {"annotation": annotation} if entry.baseline.takes_annotation else {}
     extra |= {"embedding": embedding} if entry.baseline.takes_embedding else {}
     return entry.baseline(clip=clip, **entry.arguments, **extra)
+
+
+def term_rows(annotation: GeneAnnotation | None, genes: Sequence[str]) -> sparse.csr_matrix:
+    """Term rows (genes, terms) of an annotation, by default the packaged human one."""
+    return (GeneAnnotation.human() if annotation is None else annotation).rows(genes)
+
+
+def mean_of_nearest(similarity_S: np.ndarray, values_SG: np.ndarray, k: int) -> np.ndarray | None:
+    """Mean (G,) of the rows of the `k` greatest similarities, weighted by them; None where none is above 0.
+
+    All rows as similar as the k-th are used.
+    """
+    least = np.sort(similarity_S)[-min(k, len(similarity_S))]
+    weight_S = np.where(similarity_S >= max(least, 1e-12), similarity_S, 0.0)
+    total = weight_S.sum()
+    return weight_S @ values_SG / total if total > 0 else None

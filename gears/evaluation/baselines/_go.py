@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gears.conditions import Condition
 from gears.evaluation._fitted import ConditionMeans
-from gears.evaluation.baselines._base import Baseline, register_baseline
+from gears.evaluation.baselines._base import Baseline, mean_of_nearest, register_baseline, term_rows
 from gears.graphs._annotation import GeneAnnotation
 from gears.graphs._go import jaccard
 
@@ -21,31 +20,12 @@ if TYPE_CHECKING:
 RIDGES = tuple(np.geomspace(1e-10, 1e3, 53).tolist())
 
 
-def term_rows(annotation: GeneAnnotation | None, genes: Sequence[str]) -> sparse.csr_matrix:
-    """Term rows (genes, terms) of an annotation, by default the packaged human one."""
-    return (GeneAnnotation.human() if annotation is None else annotation).rows(genes)
-
-
-def mean_of_nearest(similarity_S: np.ndarray, values_SG: np.ndarray, k: int) -> np.ndarray | None:
-    """Mean (G,) of the rows of the `k` greatest similarities, weighted by them; None where none is above 0.
-
-    All rows as similar as the k-th are used.
-    """
-    least = np.sort(similarity_S)[-min(k, len(similarity_S))]
-    weight_S = np.where(similarity_S >= max(least, 1e-12), similarity_S, 0.0)
-    total = weight_S.sum()
-    return weight_S @ values_SG / total if total > 0 else None
-
-
 class GONeighbours(Baseline):
     """Sum of single deltas: from training where the gene has a training single, else predicted from its GO terms.
 
     A gene without GO terms gets the mean change of the training conditions, O - c.
 
-    Parameters
-    ----------
-    annotation
-        GO terms of genes; the packaged human ones by default.
+    `annotation`: GO terms of genes; the packaged human ones by default.
     """
 
     takes_annotation = True

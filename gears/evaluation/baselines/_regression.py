@@ -12,8 +12,7 @@ from gears.conditions import Condition
 from gears.core._messages import shorten
 from gears.core._numbers import unit_rows
 from gears.evaluation._fitted import ConditionMeans
-from gears.evaluation.baselines._base import Baseline, register_baseline
-from gears.evaluation.baselines._go import mean_of_nearest, term_rows
+from gears.evaluation.baselines._base import Baseline, mean_of_nearest, register_baseline, term_rows
 from gears.graphs._go import jaccard
 
 if TYPE_CHECKING:
@@ -28,25 +27,14 @@ N_NEAREST = 5
 
 @dataclass(frozen=True)
 class Ridge:
-    """What :func:`fit_ridge` finds.
+    """What :func:`fit_ridge` finds."""
 
-    Attributes
-    ----------
-    common_G
-        The part that is not penalised, (G,).
-    dual_CG
-        Weights of the rows of the kernel, (C, G): the penalised part of a new row is its kernel with the C rows
-        times these weights.
-    penalty
-        The penalty of least leave-one-out error.
-    error
-        That error: the mean square over rows and genes; NaN for a single row.
-    """
-
-    common_G: np.ndarray
+    common_G: np.ndarray  # the part that is not penalised, (G,)
     dual_CG: np.ndarray
-    penalty: float
-    error: float
+    """Weights of the rows of the kernel, (C, G): the penalised part of a new row is its kernel with the C rows times
+    these weights."""
+    penalty: float  # the penalty of least leave-one-out error
+    error: float  # that error: the mean square over rows and genes; NaN for a single row
 
 
 def fit_ridge(kernel_CC: np.ndarray, size_C: np.ndarray, delta_CG: np.ndarray) -> Ridge:
@@ -56,14 +44,9 @@ def fit_ridge(kernel_CC: np.ndarray, size_C: np.ndarray, delta_CG: np.ndarray) -
     times ``dual' kernel dual``. The penalty, one for all genes, is that of :data:`PENALTIES` with the least
     leave-one-out error; the least penalty where all have the same error, as with every gene in one condition alone.
 
-    Parameters
-    ----------
-    kernel_CC
-        Inner products of the rows' features, (C, C), positive semidefinite.
-    size_C
-        How often each row holds the common part, (C,), greater than 0.
-    delta_CG
-        Values, (C, G).
+    `kernel_CC`: inner products of the rows' features, (C, C), positive semidefinite.
+    `size_C`: how often each row holds the common part, (C,), greater than 0.
+    `delta_CG`: values, (C, G).
 
     Notes
     -----

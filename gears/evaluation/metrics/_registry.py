@@ -6,13 +6,15 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from gears.core._registry import Registry
-from gears.evaluation.truth import Truth
+
+if TYPE_CHECKING:
+    from gears.evaluation.truth import Truth
 
 MetricFunction = Callable[..., Any]
 
