@@ -80,13 +80,13 @@ class Effects:
 
     def __call__(self, sets: Sets) -> np.ndarray:
         """Changes, (U, G) float64."""
-        size_U1 = sizes_of(sets)[:, None]
         weight_UT = self.own * self.genes.membership(sets) + self.similar * self.genes.similarity(sets)
-        return (
-            np.where(size_U1 > 0, self.offset_G, 0.0)
-            + size_U1 * self.shared_G
-            + weight_UT @ self.coefficient_TG
-        )
+        return self.common(sets) + weight_UT @ self.coefficient_TG
+
+    def common(self, sets: Sets) -> np.ndarray:
+        """The part of the changes that does not depend on which genes are perturbed, (U, G)."""
+        size_U1 = sizes_of(sets)[:, None]
+        return np.asarray(np.where(size_U1 > 0, self.offset_G, 0.0) + size_U1 * self.shared_G)
 
 
 @dataclass(frozen=True)
@@ -173,9 +173,18 @@ class GenePrior:
         if self.magnitude is not None:
             summed_UG *= self.magnitude.factor(sets, self.genes)[:, None]
         is_mean_U = self.mean_only_K[kind_U] & (size_U > 0)
-        summed_UG[is_mean_U] = self.mean_SG[self._settings_of(sets)[is_mean_U]]
+        summed_UG[is_mean_U] = self._means(sets)[is_mean_U]
         change_UG = self.slope_K[kind_U, None] * summed_UG + self.own_changes(sets)
         return change_UG if self.measured is None else self.measured.insert(sets, change_UG)
+
+    def _means(self, sets: Sets) -> np.ndarray:
+        """What conditions have in common: of one setting the mean of training, of several it is shrunk, (U, G)."""
+        if not self.within:
+            return self.mean_SG[self._settings_of(sets)]
+        common_UG = self.overall.common(sets)
+        for setting, rows, members in self._by_setting(sets):
+            common_UG[rows] += self.within[setting].common(members)
+        return common_UG
 
     def _settings_of(self, sets: Sets) -> np.ndarray:
         """Number of each set's setting, (U,); 0 where the prior has one."""

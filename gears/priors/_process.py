@@ -151,7 +151,7 @@ class Regression:
 
     process: Process
     # level_SG, coefficient_CG: level of each setting, and coefficients of the departures from it
-    level_SG: np.ndarray
+    level_G: np.ndarray
     coefficient_CG: np.ndarray
     # held_out_CG, mean_CG, variance_C: prediction of each condition without its group, the level there, and the
     # variance of the prediction
@@ -172,8 +172,9 @@ class Regression:
         """Effects over all conditions, and those that each setting has besides: none with one setting."""
         data, within = self.process.data, self.process.within
         of = partial(Effects.of, is_level_free=not self.is_level_shrunk)
+        overall = of(self.overall, data.sets, self.coefficient_CG, self.level_G)
         if within is None:
-            return of(self.overall, data.sets, self.coefficient_CG, self.level_SG[0]), ()
+            return overall, ()
         setting_C, parts = data.setting_C, []
         for setting in range(data.n_settings):
             rows, factor = np.flatnonzero(setting_C == setting), 1.0
@@ -181,9 +182,8 @@ class Regression:
                 rows = np.flatnonzero(setting_C % data.n_kinds == setting % data.n_kinds)
                 factor = self.carry / max(1, len(np.unique(setting_C[rows])))
             coefficient_RG = factor * self.coefficient_CG[rows]
-            parts.append(of(within, data.sets_of(rows), coefficient_RG, self.level_SG[setting]))
-        no_level_G = np.zeros(self.coefficient_CG.shape[1])
-        return of(self.overall, data.sets, self.coefficient_CG, no_level_G), tuple(parts)
+            parts.append(of(within, data.sets_of(rows), coefficient_RG, np.zeros_like(self.level_G)))
+        return overall, tuple(parts)
 
     def certainty(self) -> tuple[ConditionCovariance, Posterior | None]:
         """Covariance of any condition with the training conditions, and what these explain of its variance."""
@@ -221,12 +221,10 @@ class Process:
             sets, data.genes.among(sets), {name: part.among(sets) for name, part in data.further.items()}
         )
         if data.n_settings > 1:
-            # the levels of the settings take the place of the offset
+            # what every gene adds within a setting is the setting's level
             setting_R = data.setting_C[rows]
-            departure_CG = departure_CG - levels(rest_CG, data)[setting_R]
             same_RR = setting_R[:, None] == setting_R[None, :]
-            kernels = {name: kernel for name, kernel in kernels.items() if name != "offset"}
-            kernels |= {WITHIN + name: kernel * same_RR for name, kernel in kernels.items()}
+            kernels |= {WITHIN + name: kernel * same_RR for name, kernel in kernels.items() if name != "offset"}
             further |= {WITHIN + name for name in data.further}
         if not departure_CG.any():
             # nothing to explain: the evidence of noise alone, since that of zeros has no maximum
@@ -280,7 +278,7 @@ class Process:
         solution = solve_in(spectrum, self.rest_CG, self.noise_G)
         return Regression(
             self,
-            solution.level_G[None],
+            solution.level_G,
             solution.coefficient_CG,
             solution.left_out_CG,
             mean_CG,
@@ -297,39 +295,47 @@ class Process:
         mean_CG = np.zeros_like(self.rest_CG)
         for is_out_C in _folds(data.group_C, MOST_FOLDS if self.exact else FEW_FOLDS):
             rows, out = np.flatnonzero(~is_out_C), np.flatnonzero(is_out_C)
-            level_SG, coefficient_RG, spectrum = self._solved(rows)
-            mean_CG[out] = level_SG[data.setting_C[out]]
+            level_G, coefficient_RG, spectrum = self._solved(rows)
+            mean_CG[out] = level_G + self._common(out, rows) @ coefficient_RG
+            level = 0.0 if spectrum is None else spectrum.level or 0.0
             posterior = None
             for carry in CARRIES:
-                held_out[carry][out] = mean_CG[out] + self._across(out, rows, carry) @ coefficient_RG
-                covariance, member_CR = self.condition_covariance(self.overall, rows, 0.0, carry)
+                held_out[carry][out] = level_G + self._across(out, rows, carry) @ coefficient_RG
+                covariance, member_CR = self.condition_covariance(self.overall, rows, level, carry)
                 if posterior is None and spectrum is not None:  # it does not depend on what is carried
                     posterior = Posterior.of(spectrum, member_CR, self.typical)
                 variance[carry][out] = condition_variance(covariance, posterior, data.sets_of(out))
-        level_SG, coefficient_CG, spectrum = self._solved(every)
+        level_G, coefficient_CG, spectrum = self._solved(every)
         return [
             Regression(
-                self, level_SG, coefficient_CG, held_out[carry], mean_CG, variance[carry], self.overall, spectrum, carry
+                self, level_G, coefficient_CG, held_out[carry], mean_CG, variance[carry], self.overall, spectrum, carry
             )
             for carry in CARRIES
         ]  # fmt: skip
 
     def _solved(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, Spectrum | None]:
-        """Level of every setting, coefficients of the departures from it, and spectrum, from some of the conditions."""
-        setting_R, level_SG = self.data.setting_C[rows], levels(self.rest_CG[rows], self.data, rows)
-        departure_RG = self.rest_CG[rows] - level_SG[setting_R]
+        """Level of all settings, coefficients of the departures from it, and spectrum, from some of the conditions."""
+        rest_RG = self.rest_CG[rows]
         if len(rows) < 2:
-            return level_SG, np.zeros_like(departure_RG), None
+            return rest_RG.mean(axis=0) / 2, np.zeros_like(rest_RG), None
         sets, noise_R = self.data.sets_of(rows), self.noise_C[rows]
         unexplained_R = self.weights.unexplained(sizes_of(sets))
         if self.exact:
             signal_RR = self._across(rows, rows, 0.0)
             signal_RR[np.diag_indices(len(rows))] += unexplained_R
-            spectrum = Spectrum.of(signal_RR, noise_R)
+            spectrum = Spectrum.of(signal_RR, noise_R, self.weights.kernels["offset"])
         else:
             spectrum = Spectrum.of_features(self._features(rows), unexplained_R, noise_R, self.typical)
-        solution = solve_in(spectrum, departure_RG, self.noise_G)
-        return level_SG + solution.level_G, solution.coefficient_CG, spectrum
+        solution = solve_in(spectrum, rest_RG, self.noise_G)
+        return solution.level_G, solution.coefficient_CG, spectrum
+
+    def _common(self, out: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """The part of :meth:`_across` that does not depend on which genes are perturbed."""
+        assert self.within is not None
+        setting_C = self.data.setting_C
+        carried = self._carried(setting_C[rows], CARRIES[0])[setting_C[out]][:, setting_C[rows]]
+        size_O, size_R = (sizes_of(self.data.sets_of(part)) for part in (out, rows))
+        return np.outer(size_O, size_R) * (self.overall.shared + self.within.shared * carried)
 
     def _across(self, out: np.ndarray, rows: np.ndarray, carry: float) -> np.ndarray:
         """Covariance of conditions that are held out with some others, (out, rows)."""
