@@ -87,7 +87,9 @@ def lines(seed: int, n: int, n_genes: int = 300, apart: float = 0.3) -> dict[str
     return {f"L{i}": base_G + apart * rng.standard_normal(n_genes) for i in range(n)}
 
 
-def of_lines(seed: int, n: int, effects_of: Callable[[int], np.ndarray], n_genes: int = 300, n_perts: int = 40) -> Screen:
+def of_lines(
+    seed: int, n: int, effects_of: Callable[[int], np.ndarray], n_genes: int = 300, n_perts: int = 40
+) -> Screen:
     """Each of `n_perts` singles in each of n lines, whose effects (n_perts, G) `effects_of` gives; units held out."""
     base, effect = lines(seed, n, n_genes), {}
     for i, line in enumerate(base):
@@ -150,12 +152,19 @@ def strong(seed: int) -> Screen:
 def _scaled(seed: int, factor: float) -> Screen:
     effects = draw(seed, 40, 300, 0.4)
     screen = of_lines(seed, 3, lambda line: effects * (factor if line == 2 else 1.0))
-    screen.held_out = {unit for unit in screen.held_out if unit[0] == "L2"} | {("L2", "", gene) for gene in names(40)[::3]}
+    screen.held_out = {unit for unit in screen.held_out if unit[0] == "L2"} | {
+        ("L2", "", gene) for gene in names(40)[::3]
+    }
 
     def by_slope(screen: Screen, measured: Measured, unit: tuple[str, str, str]) -> np.ndarray:
         """The others' mean times one slope from what both measured."""
         both = [u for u in measured if u[0] == unit[0]]
-        x = np.array([np.mean([measured[u2] for u2 in measured if u2[2] == u[2] and u2[0] != u[0]], axis=0) for u in both])
+        x = np.array(
+            [
+                np.mean([measured[u2] for u2 in measured if u2[2] == u[2] and u2[0] != u[0]], axis=0)
+                for u in both
+            ]
+        )
         y = np.array([measured[u] for u in both])
         return float((x * y).sum() / (x**2).sum()) * mean_over_lines(screen, measured, unit)
 
@@ -221,7 +230,9 @@ def types(seed: int, n: int = 4) -> Screen:
             effect[line, "CRISPRi", gene] = with_targets(effects[j], j)
             effect[line, "CRISPRa", gene] = with_targets(-0.8 * effects[j], j, 1.0)
     rng = np.random.default_rng(seed)
-    held = {(line, "CRISPRa", names(30)[j]) for line in base for j in rng.choice(30, 10, replace=False).tolist()}
+    held = {
+        (line, "CRISPRa", names(30)[j]) for line in base for j in rng.choice(30, 10, replace=False).tolist()
+    }
     held |= {(line, "CRISPRa", gene) for line in base for gene in names(30)[::4]}  # in no line
 
     def turned(screen: Screen, measured: Measured, unit: tuple[str, str, str]) -> np.ndarray:
@@ -329,7 +340,7 @@ def figures(screen: Screen, seed: int) -> dict[str, Any]:
     true_UG = np.array([screen.truth(unit) for unit in units])
     is_out_U = np.array([unit in screen.held_out for unit in units])
     error_UG = (predicted.delta_UG - true_UG) ** 2
-    hit_UG = np.abs(predicted.delta_UG - true_UG) <= Z_90 * predicted.sd
+    hit_UG = np.abs(predicted.delta_UG - true_UG) <= Z_90 * predicted.sd_change
     row: dict[str, Any] = {}
     for name, is_in_U in (("trained", ~is_out_U), ("held out", is_out_U)):
         if is_in_U.any():
@@ -337,10 +348,14 @@ def figures(screen: Screen, seed: int) -> dict[str, Any]:
             row[f"error, {name}"] = float(error_UG[is_in_U].sum() / (true**2).sum())
             row[f"slope, {name}"] = float((change * true).sum() / (true**2).sum())
             by_line = {line: hit_UG[is_in_U & np.array([unit[0] == line for unit in units])].mean() for line in screen.base if any(u[0] == line and i for u, i in zip(units, is_in_U, strict=True))}  # fmt: skip
-            row[f"coverage, {name}"] = "/".join(f"{by_line[line]:.2f}" for line in (next(iter(by_line)), list(by_line)[-1]))
+            row[f"coverage, {name}"] = "/".join(
+                f"{by_line[line]:.2f}" for line in (next(iter(by_line)), list(by_line)[-1])
+            )
             row[f"worst, {name}"] = float(min(by_line.values()))
     wanted = is_out_U if is_out_U.any() else ~is_out_U
-    simple_UG = np.array([screen.simple(screen, measured, unit) for unit, at in zip(units, wanted, strict=True) if at])  # type: ignore[misc]
+    simple_UG = np.array(
+        [screen.simple(screen, measured, unit) for unit, at in zip(units, wanted, strict=True) if at]
+    )  # type: ignore[misc]
     row["simple"] = float(((simple_UG - true_UG[wanted]) ** 2).sum() / (true_UG[wanted] ** 2).sum())
     measured_UG = np.array([measured[unit] for unit, out in zip(units, is_out_U, strict=True) if not out])
     row["measured"] = float(((measured_UG - true_UG[~is_out_U]) ** 2).sum() / (true_UG[~is_out_U] ** 2).sum())
