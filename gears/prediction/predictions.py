@@ -86,7 +86,8 @@ class Predictions(Mapping[str, np.ndarray]):
     gene_order
         Genes of a condition -> the order in which a caller listed them, where it differs: :meth:`keys` have it.
     control_sd
-        Standard error of the control mean in predicted changes, (G,); None where it is not known.
+        Standard error of the control mean in predicted changes, (G,), or (U, G) with several contexts; None where
+        it is not known.
     """
 
     conditions: tuple[Condition, ...]

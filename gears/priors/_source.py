@@ -19,6 +19,7 @@ from scipy import sparse
 from gears.conditions import Condition
 from gears.core._numbers import unit_rows
 from gears.core._progress import followed
+from gears.data.screen._contexts import type_signs
 from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen._statistics import variance_within
 from gears.data.splits._split import perturbed_in
@@ -65,8 +66,12 @@ def prior_data(pert_data: PertData, conditions: Sequence[Condition], inputs: Pri
     first = screen.control_of[ids[0]]
     n_kinds = max(1, len(screen.kinds))
     control_mean_SG = np.repeat(screen.model_contexts.control_mean_KG, n_kinds, axis=0)
+    n_control: float | np.ndarray = float(statistics.n[first])
     if len(control_mean_SG) == 1:
         control_mean_SG = np.asarray(statistics.mean[first], dtype=np.float64)
+    else:
+        controls = [screen.id_of(Condition((), name)) for name in screen.contexts or ("",)]
+        n_control = np.repeat(np.asarray(statistics.n[controls], dtype=np.float64), n_kinds)
     groups = groups_of(pert_data, conditions)
     numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     return PriorData(
@@ -78,9 +83,10 @@ def prior_data(pert_data: PertData, conditions: Sequence[Condition], inputs: Pri
         columns_of(pert_data),
         go_similarity(annotation, names, nodes),
         further_similarities(pert_data, nodes, inputs),
-        float(statistics.n[first]),
+        n_control,
         np.array([numbers[group] for group in groups], dtype=np.int64),
         n_kinds,
+        type_signs(screen.kinds),
     )
 
 
