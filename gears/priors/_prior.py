@@ -129,7 +129,8 @@ class GenePrior:
         Whether combinations may take over what a single shows beyond its gene's effect; False in files of earlier
         versions with several settings.
     scale
-        Factor of each setting on its effects, (S, 1) or for each gene (S, G); None for 1, as in files of earlier versions.
+        Factor of each setting on its effects, (S, 1) or for each gene (S, G); None for 1, as in files of earlier
+        versions.
     """
 
     overall: Effects
