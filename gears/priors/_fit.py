@@ -79,7 +79,7 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
         overall, within = regression.effects()
         prior = GenePrior(overall, data.column_P, target_SG, levels(rest_CG, data), within, data.n_kinds)
         if within:
-            prior = dataclasses.replace(prior, scale=process.scale_S)
+            prior = dataclasses.replace(prior, scale=process.factors())
         candidates.append(_Candidate(prior, regression))
         # several genes may do less than their sum: a candidate beside the plain sum, not in its place
         fitted = fit_magnitude(data.sets, rest_CG, regression.held_out_CG, overall.genes)

@@ -129,7 +129,8 @@ class GenePrior:
         Whether combinations may take over what a single shows beyond its gene's effect; False in files of earlier
         versions with several settings.
     scale
-        Factor of each setting on its effects, (S,); None for 1, as in files of earlier versions.
+        Factor of each setting on its effects, (S, 1) or for each gene (S, G); None for 1, as in files of earlier
+        versions.
     """
 
     overall: Effects
@@ -152,7 +153,7 @@ class GenePrior:
     @property
     def scale_S(self) -> np.ndarray:
         """Factor of each setting on its effects."""
-        return np.ones(len(self.target_SG)) if self.scale is None else self.scale
+        return np.ones((len(self.target_SG), 1)) if self.scale is None else self.scale
 
     @property
     def genes(self) -> GeneSimilarity:

@@ -35,7 +35,7 @@ from gears.priors._kernels import (
 from gears.priors._posterior import ConditionCovariance, Posterior, left_out_variance
 from gears.priors._prior import Effects
 from gears.priors._regression import Spectrum, solve_in
-from gears.priors._scales import scales_of
+from gears.priors._scales import scales_of, sensitivities_of, without_sensitivity
 from gears.priors._uncertainty import condition_variance
 
 # Conditions from which on shrinking what they share is tried: fewer do not tell what it does.
@@ -118,11 +118,15 @@ class Process:
     overall: AdditiveCovariance
     within: AdditiveCovariance | None
     scale_S: np.ndarray  # factor of each setting (:mod:`gears.priors._scales`)
+    sensitivity_SG: np.ndarray | None = None  # factor of each gene in each setting; None for 1
 
     @classmethod
     def of(cls, data: PriorData, rest_CG: np.ndarray) -> Process:
         """With weights by the evidence of the conditions (a fixed sample of many)."""
         noise_C, noise_G = data.sampling_noise()
+        sensitivity_SG = sensitivities_of(data, rest_CG)
+        if sensitivity_SG is not None:
+            rest_CG = without_sensitivity(data, rest_CG, sensitivity_SG)
         scale_S = scales_of(data, rest_CG)
         if data.n_settings > 1:
             scale_C = scale_S[data.setting_C]
@@ -151,12 +155,18 @@ class Process:
         overall = _mixed_covariance(data, weights.kernels)
         within = _mixed_covariance(data, weights.kernels, WITHIN) if data.n_settings > 1 else None
         process = cls(
-            data, rest_CG, weights, noise_C, noise_G, weights.noise * size, overall, within, scale_S
-        )
+            data, rest_CG, weights, noise_C, noise_G, weights.noise * size, overall, within, scale_S,
+            sensitivity_SG,
+        )  # fmt: skip
         if process.exact or within is None:
             return process
         omitted = _features(overall, data.sets, MOST_FEATURES // 2).omitted
         return dataclasses.replace(process, overall=dataclasses.replace(overall, omitted=omitted))
+
+    def factors(self) -> np.ndarray:
+        """Factor on the changes in each setting, (S, 1) or of each gene (S, G)."""
+        scale_S1 = self.scale_S[:, None]
+        return scale_S1 if self.sensitivity_SG is None else scale_S1 * self.sensitivity_SG
 
     def noise_of_conditions(self) -> np.ndarray:
         """Sampling variance of each condition's change as a factor of that of each gene, (C,)."""
@@ -231,9 +241,10 @@ class Process:
                     posterior = Posterior.of(spectrum, member_CR, self.typical)
                 variance[carry][out] = condition_variance(covariance, posterior, data.sets_of(out))
         level_G, coefficient_CG, spectrum = self._solved(every)
-        mean_CG *= self.scale_S[data.setting_C, None]
+        factor_CG = self.factors()[data.setting_C]
+        mean_CG *= factor_CG
         for held_out_CG in held_out.values():
-            held_out_CG *= self.scale_S[data.setting_C, None]
+            held_out_CG *= factor_CG
         return [
             Regression(
                 self, level_G, coefficient_CG, held_out[carry], mean_CG, variance[carry], self.overall, spectrum, carry

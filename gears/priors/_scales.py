@@ -1,10 +1,16 @@
 """How strongly each setting reacts: a factor, with its sign, on what conditions do alike in all settings.
 
+*Of each setting.*
+
 For two settings that measured the same conditions, with summed squares a and b of their changes (sampling noise of
 conditions and controls taken off), the log ratio is log(b / a) / 2. Its error follows from leaving out each condition,
 and the ratio is drawn to 1 by James and Stein's factor 1 - (error / ratio)^2. The factors of the settings fit the
 ratios of all pairs by least squares. The sign of a type of perturbation is that of its products with the first type,
 where these are beyond chance; else that of its name (CRISPRa raises what CRISPRi lowers).
+
+*Of each gene in a setting.* A change of the log rate moves E[log1p] by rate / (1 + rate), that is 1 - exp(-control
+mean): what a setting hardly expresses can hardly change there. A power of this sensitivity, 0, 1/2 or 1, is chosen by
+predicting each setting from the others, as the slope times its sensitivity times sum_s T_s d_s / (sum_s T_s^2 + 0.05).
 """
 
 from __future__ import annotations
@@ -19,6 +25,9 @@ _FEWEST = 3  # conditions that both settings measured
 _FACTORS = (0.2, 5.0)  # least and largest
 _SURE = 3.0  # standard errors of a mean product that show its sign
 _RIDGE = 1.0  # conditions that a factor of 1 counts as
+_POWERS = (0.0, 0.5, 1.0)
+_POOLED = 0.05  # added to the summed squares of sensitivities
+_KNOWN = 0.1  # squared sensitivity, relative to the average setting, at which a change counts half
 
 
 def scales_of(data: PriorData, rest_CG: np.ndarray) -> np.ndarray:
@@ -71,3 +80,58 @@ def _sign(products: list[float], expected: float) -> float:
         return expected
     mean, error = float(np.mean(products)), float(np.std(products, ddof=1) / np.sqrt(len(products)))
     return expected if abs(mean) <= _SURE * error else float(np.sign(mean))
+
+
+def sensitivities_of(data: PriorData, rest_CG: np.ndarray) -> np.ndarray | None:
+    """Factor of each gene in each setting, (S, G), around 1 over the training conditions; None where it is 1."""
+    if data.n_settings == 1 or data.control_mean_SG.min() < 0:
+        return None
+    sensitive_SG = 1 - np.exp(-data.control_mean_SG)
+    elsewhere = [(row, others) for row, others in enumerate(_elsewhere(data)) if len(others)]
+    if len(elsewhere) < _FEWEST:
+        return None
+    setting_C, rows = data.setting_C, np.array([row for row, _ in elsewhere])
+    errors = []
+    for power in _POWERS:
+        factor_SG = sensitive_SG**power
+        guess_RG = np.empty((len(rows), rest_CG.shape[1]))
+        for at, (row, others) in enumerate(elsewhere):
+            factor_OG = factor_SG[setting_C[others]]
+            pooled_G = (factor_OG * rest_CG[others]).sum(axis=0) / ((factor_OG**2).sum(axis=0) + _POOLED)
+            guess_RG[at] = factor_SG[setting_C[row]] * pooled_G
+        slope = float((guess_RG * rest_CG[rows]).sum() / max((guess_RG**2).sum(), np.finfo(float).tiny))
+        errors.append(((rest_CG[rows] - slope * guess_RG) ** 2).sum(axis=1))
+    gain_PR = errors[0] - np.stack(errors)
+    sure_P = gain_PR.mean(axis=1) - _SURE * gain_PR.std(axis=1) / np.sqrt(len(rows))
+    power = _POWERS[int(np.argmax(sure_P))]
+    if power == 0:
+        return None
+    factor_SG = sensitive_SG**power
+    return factor_SG / np.maximum(factor_SG[setting_C].mean(axis=0), np.finfo(float).tiny)
+
+
+def without_sensitivity(data: PriorData, rest_CG: np.ndarray, factor_SG: np.ndarray) -> np.ndarray:
+    """Changes as in the average setting, (C, G); those that a setting can hardly show are taken from the others."""
+    factor_CG = factor_SG[data.setting_C]
+    known_CG = factor_CG**2 / (factor_CG**2 + _KNOWN)
+    average_CG = rest_CG * known_CG / np.maximum(factor_CG, np.sqrt(np.finfo(float).tiny))
+    filled_CG = average_CG.copy()
+    for row, others in enumerate(_elsewhere(data)):
+        if len(others):
+            weight_OG = known_CG[others]
+            mean_G = average_CG[others].sum(axis=0) / np.maximum(weight_OG.sum(axis=0), _KNOWN)
+            filled_CG[row] += (1 - known_CG[row]) * mean_G
+    return filled_CG
+
+
+def _elsewhere(data: PriorData) -> list[np.ndarray]:
+    """For each condition those of the same genes and type in other contexts."""
+    kind_C = data.setting_C % data.n_kinds
+    keys = [(tuple(sorted(nodes)), kind) for nodes, kind in zip(data.sets, kind_C.tolist(), strict=True)]
+    by_genes: dict[tuple[tuple[int, ...], int], list[int]] = {}
+    for row, key in enumerate(keys):
+        by_genes.setdefault(key, []).append(row)
+    return [
+        np.array([other for other in by_genes[key] if other != row], dtype=np.int64)
+        for row, key in enumerate(keys)
+    ]
