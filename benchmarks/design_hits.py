@@ -91,7 +91,9 @@ def result(found: dict[str, dict[str, list[Any]]], settings: dict[str, Any]) -> 
     return Result("Calibration of hits", lines, settings | {"kinds": kinds}, files)
 
 
-def hit_rates(data: PertData, truth: SimulatedTruth, model: GEARS, held: Sequence[Condition]) -> list[pd.DataFrame]:
+def hit_rates(
+    data: PertData, truth: SimulatedTruth, model: GEARS, held: Sequence[Condition]
+) -> list[pd.DataFrame]:
     """One table per readout of held-out conditions: probability, expected rate, and whether it is a hit."""
     predictions = model.predict(held, clip=False)
     true_UG, names = changes(data, truth, held), tuple(predictions.gene_names)
@@ -123,7 +125,9 @@ def probability(model: GEARS, predictions: Predictions, readout: Any, threshold:
     return Scorer.of(readout, threshold, tuple(predictions.gene_names))(model.parts, predictions)[2]
 
 
-def departure_table(data: PertData, truth: SimulatedTruth, model: GEARS, pairs: Sequence[Condition]) -> pd.DataFrame:
+def departure_table(
+    data: PertData, truth: SimulatedTruth, model: GEARS, pairs: Sequence[Condition]
+) -> pd.DataFrame:
     """Departures of held-out pairs from additivity, and the expected ones as ``true``, NaN where the sum is 0."""
     if not pairs:
         return pd.DataFrame(columns=["departure", "low", "high", "probability", "kind", "true"], dtype=float)

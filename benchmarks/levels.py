@@ -80,7 +80,9 @@ def levels(
             yield Result("Levels against truth", lines, {"seeds": list(seeds), "outside": outside, **rows})
 
 
-def measurements(data: PertData, truth: SimulatedTruth | None, seed: int) -> Iterator[tuple[str, str, pd.DataFrame]]:
+def measurements(
+    data: PertData, truth: SimulatedTruth | None, seed: int
+) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Name of the table, situation and records of one screen."""
     conditions = [one for one in data.screen.conditions if not one.is_control]
     singles, combined = (
@@ -149,7 +151,9 @@ def inside(
     }
 
 
-def measured(data: PertData, truth: SimulatedTruth | None, model: GEARS, train: Sequence[Condition]) -> pd.DataFrame:
+def measured(
+    data: PertData, truth: SimulatedTruth | None, model: GEARS, train: Sequence[Condition]
+) -> pd.DataFrame:
     """Slope of the prediction on the measured change, reliability of this, squared errors of both, and coverage."""
     change_UG, measured_UG = model.predict(train, clip=False).delta_UG, changes(data, None, train)
     statistics, ids = data.screen.statistics, np.array([data.screen.id_of(one) for one in train])

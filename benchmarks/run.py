@@ -58,6 +58,8 @@ JOBS = {
     "head": Job("accuracy.head", "the prior with its head against the prior alone", "an hour",
                 ONE | {"kinds": ("co-expression",), "folds": 4}),
     "levels": Job("levels.levels", "sizes, intervals, hits, batches and power against truth", "hours", ONE),
+    "settings": Job("settings.settings", "lines, donors, types and unequal settings against truth", "20 min",
+                    {"cases": ("alike",), "seeds": (0,)}),
     "uncertainty": Job("uncertainty.uncertainty", "90 % intervals of held-out means", "half an hour",
                        ONE | {"folds": 2}),
     "design": Job("design.replay_of_aims", "what suggested experiments teach, replayed", "hours", ONE),

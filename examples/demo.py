@@ -80,7 +80,7 @@ def main() -> None:
     say("4/5  loading the saved model for one device and predicting the pairs that were held out")
     model = GEARS.from_pretrained(result.save_path, device="cpu")
     predictions = model.predict(pert_data.split.conditions("test"))
-    print(f"{predictions!r}; the first of them:")
+    print(f"{predictions.header}; the first of them:")
     print(predictions.top(5).head(5).round(3).to_string(index=False))
     write_text(folder / "predictions.csv", predictions.to_frame().to_csv())
 

@@ -21,13 +21,14 @@ from gears.conditions import Condition
 from gears.core._lazy import Gone, lazy_names
 from gears.core._messages import Shown
 from gears.core._options import takes
+from gears.core._progress import in_notebook
 from gears.distributed._devices import DeviceLike, model_device
 from gears.distributed._gpus import GpuIds
 from gears.distributed._group import joined
 from gears.distributed._log import shown
 from gears.distributed._world import World, current_world, is_running
 from gears.evaluation.interactions import predict_interaction
-from gears.evaluation.verdict import short_table
+from gears.evaluation.verdict import closing_sentence, short_table
 from gears.model._folder import (
     ModelParts,
     build_parts,
@@ -294,6 +295,10 @@ class GEARS(Shown):
     def evaluate(self, options: EvaluateCall) -> pd.DataFrame | None:
         """Score the best model beside the baselines on a part of the split.
 
+        Where the test part has fewer than ten conditions, which tell little, priors that are fitted in five folds
+        predict every condition of the split instead, beside baselines fitted to the same folds; ``split="test"`` scores
+        the part itself.
+
         Parameters
         ----------
         part, metrics, baselines, ..., report, shown
@@ -314,13 +319,16 @@ class GEARS(Shown):
         return evaluate_model(self._need_data("evaluate"), *self._predictor(), options)
 
     def report_test(self, *, verbose: bool = True) -> pd.DataFrame | None:
-        """Score the test part (see :meth:`evaluate`) and log a short table; None where the split has no test part."""
+        """Evaluate (see :meth:`evaluate`) and log a short table; None where the split has no test part.
+
+        In a notebook only the verdict is logged: the result of :meth:`train` shows the table.
+        """
         split = self._need_data("report_test").split
         if split is None or "test" not in split.parts:
             return None
-        table = self.evaluate("test", n_split_half=0)
+        table = self.evaluate(n_split_half=0)
         if table is not None and verbose:
-            logger.info("%s", short_table(table))
+            logger.info("%s", closing_sentence(table) if in_notebook() else short_table(table))
         return table
 
     def cross_validate(

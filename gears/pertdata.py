@@ -207,8 +207,8 @@ class PertData(Shown):
         """Log one line about the screen."""
         screen = self.whole_screen
         n_perturbed = sum(not condition.is_control for condition in screen.conditions)
-        cells = f"{count(len(screen.cells), 'cell')} ({len(screen.control_cells)} of them control)"
-        size = f"{count(len(screen.gene_names), 'gene')}, {count(n_perturbed, 'perturbed condition')}"
+        cells = f"{count(len(screen.cells), 'cell')} ({len(screen.control_cells)} control)"
+        size = f"{count(len(screen.gene_names), 'gene')}, {count(n_perturbed, 'condition')}"
         logger.info("loaded %s: %s x %s", self.dataset_name, cells, size)
 
     def summary(self) -> ScreenReport:

@@ -173,14 +173,15 @@ class PerturbationModel(Shown):
         return draw(self.gears, condition, **options)
 
     def evaluate(
-        self, part: str = "test", *, per_condition: bool = False, **options: Any
+        self, part: str | None = None, *, per_condition: bool = False, **options: Any
     ) -> pd.DataFrame | None:
         """Scores on held-out perturbations beside the best baseline of each metric.
 
         Parameters
         ----------
         part
-            Part of the split: test, val or train.
+            Part of the split: test, val or train; or folds: every condition, predicted without it. By default test,
+            or folds where that has few conditions.
         per_condition
             Return every score instead: a row for each condition, method and metric.
         **options
@@ -211,10 +212,10 @@ class PerturbationModel(Shown):
 
         return hits(self.gears, candidates, **options)
 
-    def report(self, path: str | Path, part: str = "test", **options: Any) -> Path:
+    def report(self, path: str | Path, part: str | None = None, **options: Any) -> Path:
         """Write the evaluation as an HTML page with tables and figures into a folder; returns the page's path."""
         if self.gears.evaluate(part, report=path, **options) is None:
-            msg = f"the split has no perturbed condition in part {part!r}; nothing to report"
+            msg = f"the split has no perturbed condition in part {part or 'test'!r}; nothing to report"
             raise ValueError(msg)
         return Path(path) / "report.html"
 

@@ -109,7 +109,7 @@ def test_text_is_short_and_html_shows_it_escaped(pert_data):
     predictions = model.predict(pert_data.split.conditions("test")[:2])
     for thing in (model, pert_data, pert_data.screen, pert_data.split, predictions, result):
         html = thing._repr_html_()
-        assert html.startswith('<pre style="white-space: pre-wrap">')
+        assert html.startswith('<pre style="white-space: pre-wrap">') == (thing not in (predictions, result))
         assert len(repr(thing).splitlines()[0]) < 160
     comparison = compare({}, pert_data.screen, pert_data.split, baselines=["no_change", "train_mean"])
     assert "train_mean" in repr(comparison)

@@ -51,7 +51,10 @@ def evaluate_parser() -> CommandParser:
     parser.add_argument("model", metavar="MODEL", help="folder of the model")
     add_data(parser)
     add_nodes(parser)
-    parser.add_argument("--part", default="test", help="part of the split: test, val or train")
+    text = (
+        "part of the split: test, val or train; default: test, or all conditions in folds where test has few"
+    )
+    parser.add_argument("--part", help=text)
     add_scores(parser)
     parser.add_argument(
         "--device", help="cpu, cuda, ...; default: the first GPU, or the CPU where there is none"
@@ -70,14 +73,14 @@ def run_evaluate(arguments: list[str]) -> None:
     from gears.jobs.estimators import load_with_screen
 
     check_scores(options)
-    if options.part not in PARTS:
+    if options.part not in (None, *PARTS):
         raise ValueError(unknown_name("part of the split", options.part, PARTS))
     need_file(options.model, "MODEL")
     pert_data = open_screen(options)
     model = load_with_screen(options.model, pert_data, device=options.device)
     table = model.evaluate(options.part, report=options.report, **score_options(options))
     if table is None:
-        msg = f"part {options.part!r} of the model's split has no perturbed condition to evaluate"
+        msg = f"part {options.part or 'test'!r} of the model's split has no perturbed condition to evaluate"
         raise ValueError(msg)
     summary = summary_table(table).to_dict("records")
     value = {"verdict": verdict(table), "report": options.report, "summary": summary}

@@ -73,8 +73,14 @@ def run_predict(arguments: list[str]) -> None:
         text = f"{output}: {count(n_conditions, 'condition')} x {count(model.num_genes, 'gene')}"
         show(options, value, text)
         return
-    top = model.predict(perturbations, clip=options.clip).top(options.top)
-    show(options, top.to_dict("records"), top.round(4).to_string(index=False))
+    predictions = model.predict(perturbations, clip=options.clip)
+    top = predictions.top(options.top)
+    lines = [predictions.header]
+    for condition, rows in top.groupby("condition", sort=False):
+        source = rows["informed_by"].iloc[0]
+        table = rows.drop(columns=["condition", "informed_by"]).round(4).to_string(index=False)
+        lines += ["", f"{condition}{source and f' (informed by {source})'}", table]
+    show(options, top.to_dict("records"), "\n".join(lines))
 
 
 def _perturbations(options: Any) -> list[str]:

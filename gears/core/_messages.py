@@ -23,6 +23,21 @@ def shorten(values: Iterable[object], limit: int = 8) -> str:
     return f"{', '.join(names[:limit])} and {len(names) - limit} more"
 
 
+def in_a_line(*parts: tuple[str, Sequence[object]], limit: int = 80) -> str:
+    """Texts, each with names behind it, as many of each as fit into a line; parts without names are omitted.
+
+    Examples
+    --------
+    >>> in_a_line(("seen: ", ["KLF1", "AHR", "GATA1"]), ("new: ", ["CEBPA"]), ("odd: ", []), limit=35)
+    'seen: KLF1 and 2 more; new: CEBPA'
+    """
+    for n_names in range(max(len(names) for _, names in parts), 0, -1):
+        line = "; ".join(f"{text}{shorten(names, n_names)}" for text, names in parts if names)
+        if len(line) <= limit:
+            break
+    return line
+
+
 def _cut(name: str) -> str:
     """The beginning of a very long name, and its length."""
     return name if len(name) <= 300 else f"{name[:60]}... ({len(name)} characters)"

@@ -57,14 +57,15 @@ def send_progress(send: Callable[[Report], None] | None) -> None:
 
 def watched() -> bool:
     """Whether bars are shown: stderr is a terminal, or this is a notebook, and INFO lines are shown."""
-    return _informed() and (_in_notebook() or bool(getattr(sys.stderr, "isatty", bool)()))
+    return _informed() and (in_notebook() or bool(getattr(sys.stderr, "isatty", bool)()))
 
 
 def _informed() -> bool:
     return logging.getLogger("gears").isEnabledFor(logging.INFO)
 
 
-def _in_notebook() -> bool:
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
     shell = sys.modules.get("IPython")
     return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
 
@@ -114,7 +115,7 @@ def _draw(report: Report) -> None:
 
 
 def _bar(report: Report) -> Any:
-    if _in_notebook() and find_spec("ipywidgets") is None:
+    if in_notebook() and find_spec("ipywidgets") is None:
         from tqdm import tqdm  # tqdm.auto would warn
     else:
         from tqdm.auto import tqdm

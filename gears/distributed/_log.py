@@ -8,14 +8,14 @@ import os
 import sys
 from collections.abc import Iterator
 
-from gears.core._progress import LineHandler
+from gears.core._progress import LineHandler, in_notebook
 
 HANDLER = "gears"
 """Name of the handler that the package itself adds; a worker replaces it."""
 
 
 def show_progress() -> None:
-    """Let INFO lines of ``gears`` reach stderr, unless logging was configured by the caller.
+    """Let INFO lines of ``gears`` reach stderr (a notebook's stdout), unless logging was configured by the caller.
 
     Of several workers (torchrun, a running process group) rank 0 shows them; the others show warnings with
     their rank. Only the package's own logger is touched, and only once.
@@ -23,7 +23,7 @@ def show_progress() -> None:
     logger = logging.getLogger("gears")
     if logger.handlers or logging.getLogger().handlers:
         return
-    attach(LineHandler(sys.stderr), _rank())
+    attach(LineHandler(sys.stdout if in_notebook() else sys.stderr), _rank())
 
 
 def attach(handler: logging.Handler, rank: int, prefix: str = "") -> None:

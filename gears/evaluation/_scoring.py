@@ -69,6 +69,13 @@ class Predicted:
         """With means below 0 set to 0."""
         return dataclasses.replace(self, mean_UG=np.maximum(self.mean_UG, 0.0))
 
+    @classmethod
+    def joined(cls, parts: Sequence[Predicted]) -> Predicted:
+        """The rows of several; with standard deviations where all have them."""
+        sd = [part.sd_UG for part in parts if part.sd_UG is not None]
+        mean_UG = np.concatenate([part.mean_UG for part in parts])
+        return cls(mean_UG, np.concatenate(sd) if len(sd) == len(parts) else None)
+
     def rows(self, rows: np.ndarray) -> Predicted:
         """Of some conditions."""
         return Predicted(self.mean_UG[rows], None if self.sd_UG is None else self.sd_UG[rows])
@@ -117,6 +124,7 @@ def score(
     part_screen: PreparedScreen,
     fitted: Sequence[Condition],
     options: ScoreOptions,
+    fold_U: np.ndarray | None = None,
 ) -> pd.DataFrame:
     """Score the predictions of several methods for the same conditions, setting by setting.
 
@@ -136,6 +144,9 @@ def score(
         The conditions that the methods are fitted to: the reference O is their mean, and subgroups count their genes.
     options
         What is scored, and how.
+    fold_U
+        Fold of each condition, where `fitted` are the same conditions and the methods were fitted to the other folds:
+        O is the mean of these, and subgroups count their genes.
 
     Returns
     -------
@@ -162,9 +173,15 @@ def score(
     }
     if clips(options.clip, screen.nonnegative):
         values = {name: predicted.clipped() for name, predicted in values.items()}
-    subgroups = np.array(subgroup_names(evaluated, fitted), dtype=object)
+    reference_UG, subgroups = None, np.array(subgroup_names(evaluated, fitted), dtype=object)
+    if fold_U is not None:
+        reference_UG = np.empty((len(evaluated), len(screen.gene_names)))
+        for rows, held_out, known in by_fold(evaluated, fold_U):
+            subgroups[rows] = subgroup_names(held_out, known)
+            for setting in settings_of(screen, held_out, known):
+                reference_UG[rows[setting.rows]] = setting.means.reference_mean()
     tables = [
-        _scored(setting, values, subgroups[setting.rows].tolist(), part_screen, options)
+        _scored(setting, values, subgroups[setting.rows].tolist(), part_screen, options, reference_UG)
         for setting in settings_of(screen, evaluated, fitted)
     ]
     table = pd.concat(tables, ignore_index=True)
@@ -172,6 +189,18 @@ def score(
         name for name, predicted in values.items() if _alike(predicted.mean_UG, evaluated, screen)
     ]
     return table
+
+
+def by_fold(
+    conditions: Sequence[Condition], fold_U: np.ndarray
+) -> Iterator[tuple[np.ndarray, list[Condition], list[Condition]]]:
+    """Of each fold the rows of its conditions, these, and those of the other folds."""
+    for fold in np.unique(fold_U).tolist():
+        held_out, known = (
+            [conditions[row] for row in np.flatnonzero(inside).tolist()]
+            for inside in (fold_U == fold, fold_U != fold)
+        )
+        yield np.flatnonzero(fold_U == fold), held_out, known
 
 
 def _alike(predicted_UG: np.ndarray, conditions: Sequence[Condition], screen: PreparedScreen) -> bool:
@@ -194,15 +223,16 @@ def _scored(
     subgroups: Sequence[str],
     part_screen: PreparedScreen,
     options: ScoreOptions,
+    reference_UG: np.ndarray | None,
 ) -> pd.DataFrame:
     """Scores of one setting; `part_screen` is that of the part with all settings."""
-    part_screen = part_screen.setting(setting.screen.context, setting.screen.kind)
+    part_screen, means = part_screen.setting(setting.screen.context, setting.screen.kind), setting.means
     with_cells = any(get_metric(name).needs_cells for name in options.metrics)
     truth = Truth.of(
         part_screen,
         setting.conditions,
         cells=ScreenCells(part_screen, options.max_cells, options.seed) if with_cells else None,
-        reference_mean_G=setting.means.reference_mean(),
+        reference_mean_G=means.reference_mean() if reference_UG is None else reference_UG[setting.rows],
     )
     predictions = {name: predicted.rows(setting.rows) for name, predicted in values.items()}
     if setting.screen.suffix:
@@ -216,7 +246,7 @@ def _scored(
     tables = [_scores(name, predicted, truth, subgroups, options) for name, predicted in methods]
     table = pd.concat(tables, ignore_index=True)
     if options.n_split_half:
-        table = _with_scaled(table, predictions, part_screen, truth, setting.means.reference_sd(), options)
+        table = _with_scaled(table, predictions, part_screen, truth, means.reference_sd(), options)
     return setting.named(table.assign(**_strata(table, truth)))
 
 

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
@@ -36,6 +37,7 @@ from gears.evaluation._scoring import (
     N_SPLIT_HALF,
     Predicted,
     ScoreOptions,
+    by_fold,
     predict_baseline,
     score,
     split_half,
@@ -126,6 +128,55 @@ def comparison_table(
     )
     notes = [fitted_line({"all methods": [count_parts(split, fitted_parts, fitted)]})]
     table.attrs.update(left_out=left_out, model=method, models=list(predictions), notes=notes)
+    return table
+
+
+def folds_table(
+    predicted: Any,
+    conditions: Sequence[Condition],
+    fold_U: np.ndarray,
+    screen: PreparedScreen,
+    *,
+    baselines: Sequence[str] = DEFAULT_BASELINES,
+    method: str = "model",
+    annotation: GeneAnnotation | None = None,
+    embedding: GeneEmbedding | None = None,
+    **options: Any,
+) -> pd.DataFrame:
+    """Score predictions of the conditions of each fold from the other folds, beside baselines fitted to the same.
+
+    Parameters
+    ----------
+    predicted
+        As for :func:`comparison_table`.
+    conditions, fold_U
+        All conditions and the fold of each.
+
+    Returns
+    -------
+    pd.DataFrame
+        As :func:`comparison_table`, with the number of folds in ``attrs["folds"]``.
+    """
+    predictions = {method: predicted}
+    left_out: dict[str, str] = {}
+    parts: dict[str, list[Predicted]] = {}
+    rows_of_folds = []
+    with quiet():  # the same warning in every fold; the table says what is excluded
+        for rows, held_out, known in by_fold(conditions, fold_U):
+            rows_of_folds.append(rows)
+            of_fold, reasons = baseline_predictions(
+                held_out, screen, known, baselines, annotation=annotation, embedding=embedding
+            )
+            left_out |= reasons
+            for name, one in of_fold.items():
+                parts.setdefault(name, []).append(one)
+    back_U = np.argsort(np.concatenate(rows_of_folds))
+    for name, of_folds in parts.items():
+        if len(of_folds) == len(rows_of_folds):
+            predictions[name] = Predicted.joined(of_folds).rows(back_U)
+    score_options = ScoreOptions.from_mapping(options)
+    table = score(predictions, conditions, screen, screen, conditions, score_options, fold_U)
+    table.attrs.update(left_out=left_out, model=method, models=[method], notes=[], folds=len(rows_of_folds))
     return table
 
 
@@ -504,7 +555,8 @@ class Comparison(Shown):
     left_out: dict[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return short_table(self.table, method=self._model(None))
+        notes = self.table.attrs.get("notes", [])
+        return "\n".join([short_table(self.table, method=self._model(None)), *notes])
 
     def summary(self, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> pd.DataFrame:
         """Means and scaled scores with intervals (:func:`gears.evaluation.intervals.interval_table`)."""

@@ -29,12 +29,13 @@ from gears.evaluation.metrics._registry import ALL, DECISIVE, EVERY, get_metric
 from gears.files._paths import check_folder
 from gears.files.formats import write_json, write_text
 
-MIN_CONDITIONS = 8
+MIN_CONDITIONS = 10
 """With fewer conditions an interval from resampling them is unreliable: no verdict."""
 BETTER, SAME, WORSE, TOO_FEW = "better", "not distinguishable", "worse", "too few conditions to say"
 NO_RANGE = "no range on this screen"
 """Half of a condition's own cells predict the other half no better than the mean of the training conditions."""
 _COLUMNS = 80
+_GAIN = "95 % of gain"
 VERDICT_COLUMNS = [
     "metric", "baseline", "model_mean", "baseline_mean", "difference", "low", "high", "n_conditions", "verdict",
 ]  # fmt: skip
@@ -156,10 +157,7 @@ def _headline(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> st
             f"Too few conditions to say if {title} beats the baselines "
             f"({n_conditions}; {MIN_CONDITIONS} are needed)"
         )
-        means = zip(rows["metric"], rows["baseline_mean"], rows["model_mean"], strict=True)
-        ahead = rows[
-            [get_metric(name).better(baseline, outcome_rows) for name, baseline, outcome_rows in means]
-        ]
+        ahead = _baseline_ahead(rows)
         return f"{text}; a baseline is ahead on {_named(ahead)}." if len(ahead) else f"{text}."
     groups = [
         (outcome, rows[rows["verdict"] == outcome]) for outcome in (BETTER, SAME, WORSE, TOO_FEW, NO_RANGE)
@@ -175,6 +173,12 @@ def _headline(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> st
     )
 
 
+def _baseline_ahead(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows where the baseline has the better mean."""
+    means = zip(rows["metric"], rows["baseline_mean"], rows["model_mean"], strict=True)
+    return rows[[get_metric(name).better(baseline, model) for name, baseline, model in means]]
+
+
 def _named(rows: pd.DataFrame) -> str:
     pairs = zip(rows["metric"], rows["baseline"], strict=True)
     return ", ".join(f"{metric} ({marked(baseline)})" for metric, baseline in pairs)
@@ -184,45 +188,78 @@ def short_table(table: pd.DataFrame, *, method: str | None = None) -> str:
     """The verdict in a sentence, and the model beside the best baseline of each decisive metric, in 80 columns.
 
     Means are over the conditions where the model's value is defined, an undefined correlation of a baseline counted
-    as 0; the interval is that of the gain, which is above 0 where the model is better. Without a verdict all means.
+    as 0; the interval is that of the gain, which is above 0 where the model is better. Below stand marks, what was
+    excluded, and advice. Without a verdict all means.
     """
-    rows, left_out = verdict_table(table, method=method), list(table.attrs.get("left_out", {}))
-    excluded = [f"excluded: {shorten(left_out)}"] if left_out else []
+    rows = verdict_table(table, method=method)
     if rows.empty:
-        single = table[table["condition"] != EVERY]
-        return "\n".join([*_above(table, method), *block(summary_table(single)), *excluded])
-    model, n_conditions = model_name(table, method), rows["n_conditions"].max()
-    lines = textwrap.wrap(_sentence(rows, table, method), _COLUMNS)
-    lines.append(f"{'metric':<19}{model[:8]:>8}  {'best baseline':<27}{'mean':>6}  95 % of the gain")
+        lines = [*_above(table, method), *block(summary_table(table[table["condition"] != EVERY]))]
+    else:
+        cells = closing_frame(table, method=method).drop(columns="verdict")
+        columns = [[str(name), *cells[name]] for name in cells]
+        widths = [max(map(len, column)) for column in columns]
+        sides = ["<" if name in ("metric", "best baseline") else ">" for name in cells]
+        gaps = ["  " if name in ("best baseline", _GAIN) else " " for name in cells]
+        lines = [_sentence(rows, table, method)]
+        for line in zip(*columns, strict=True):
+            texts = zip(gaps, line, sides, widths, strict=True)
+            lines.append("".join(f"{gap}{text:{side}{width}}" for gap, text, side, width in texts).strip())
+    return "\n".join([*lines, *footnotes(table, method=method)])
+
+
+def closing_frame(table: pd.DataFrame, *, method: str | None = None) -> pd.DataFrame:
+    """A row of texts for each decisive metric: the model beside the best baseline, the gain's interval, the verdict."""
+    rows, model = verdict_table(table, method=method), model_name(table, method)
+    records = []
     for row in rows.to_dict("records"):
         sign = 1 if get_metric(row["metric"]).higher_is_better else -1
         low, high = sorted((sign * row["low"], sign * row["high"]))
-        interval = f"{low:+.3f} to {high:+.3f}" if np.isfinite(low) else ""
-        fewer = "" if row["n_conditions"] == n_conditions else f" [{row['n_conditions']}]"
-        lines.append(
-            f"{row['metric']:<19}{row['model_mean']:>8.3f}  {marked(row['baseline']):<27}"
-            f"{row['baseline_mean']:>6.3f}  {interval}{fewer}"
-        )
-    if (rows["n_conditions"] < n_conditions).any():
-        lines.append("[n]: over n conditions, where the model's value is defined")
+        interval = f"{low:+.3f}, {high:+.3f}" if np.isfinite(low) else ""
+        means = f"{row['model_mean']:.3f}", f"{row['baseline_mean']:.3f}"
+        numbers = (means[0], marked(row["baseline"]), means[1], interval, str(row["n_conditions"]))
+        records.append((row["metric"], *numbers, row["verdict"]))
+    columns = ["metric", model[:8], "best baseline", "mean", _GAIN, "n", "verdict"]
+    frame = pd.DataFrame(records, columns=columns)
+    return frame.drop(columns="n") if rows["n_conditions"].nunique() < 2 else frame
+
+
+def footnotes(table: pd.DataFrame, *, method: str | None = None) -> list[str]:
+    """Lines below a closing table: marks, models without differences, excluded baselines, advice."""
+    rows, excluded = verdict_table(table, method=method), list(table.attrs.get("left_out", {}))
     marks = dict(mark for name in rows["baseline"].unique() for mark in marks_of(name))
-    lines += [f"{mark}: {meaning}" for mark, meaning in marks.items()]
-    return "\n".join([*lines, *notes_on(table), *excluded])
+    lines = ["; ".join(f"{mark}: {meaning}" for mark, meaning in marks.items())] if marks else []
+    lines += [*_alike(table), *([f"excluded: {shorten(excluded)}"] if excluded else [])]
+    lines += [*table.attrs.get("advice", []), *_mean_is_better(table, method)]
+    return [part for line in lines for part in textwrap.wrap(line, _COLUMNS)]
+
+
+def closing_sentence(table: pd.DataFrame, *, method: str | None = None) -> str:
+    """The verdict in one short sentence, without the names of baselines."""
+    return _sentence(verdict_table(table, method=method), table, method)
 
 
 def _sentence(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> str:
-    """The verdict without the names of what is better or the same."""
-    outcome, worse = rows["verdict"], rows[rows["verdict"] == WORSE]
-    if (outcome == TOO_FEW).all():
+    outcome = rows["verdict"]
+    if rows.empty:
         return _headline(rows, table, method)
-    conditions = count(int(rows["n_conditions"].max()), "condition")
-    n_better = int((outcome == BETTER).sum())
-    if not n_better and worse.empty:
-        return f"No better and no worse than the best baseline of each metric ({conditions})."
-    parts = [f"better on {n_better} of {len(rows)} metrics"] if n_better else []
-    parts += [f"worse on {_named(worse)}"] if len(worse) else []
-    title = _title(model_name(table, method))
-    return f"{title} against the best baseline: {'; '.join(parts)} ({conditions})."
+    n_conditions = int(rows["n_conditions"].max())
+    if (outcome == TOO_FEW).all():
+        n_ahead = len(_baseline_ahead(rows))
+        ahead = f"; a baseline is ahead on {n_ahead} of {len(rows)} metrics" if n_ahead else ""
+        return f"Too few conditions to say ({n_conditions}; {MIN_CONDITIONS} needed){ahead}."
+    where = count(n_conditions, "condition")
+    if (folds := table.attrs.get("folds")) is not None:
+        where = f"{n_conditions} in {count(folds, 'fold')}"
+    n_better, worse = int((outcome == BETTER).sum()), list(rows["metric"][outcome == WORSE])
+    if not n_better and not worse:
+        return f"No better and no worse than the best baseline ({where})."
+    if not worse:
+        return f"Better than the best baseline on {n_better} of {len(rows)} metrics ({where})."
+    start = (
+        f"Better than the best baseline on {n_better}, worse" if n_better else "Worse than the best baseline"
+    )
+    named = f"{start} on {', '.join(worse)} ({where})."
+    return named if len(named) <= _COLUMNS else f"{start} on {len(worse)} of {len(rows)} metrics ({where})."
 
 
 def first_metrics(table: pd.DataFrame) -> list[str]:
@@ -282,9 +319,23 @@ def _title(model: str) -> str:
 
 def notes_on(table: pd.DataFrame) -> list[str]:
     """Lines to show above the table: what methods were fitted to, and models that predict one profile for all."""
+    return [*table.attrs.get("notes", []), *_alike(table)]
+
+
+def _alike(table: pd.DataFrame) -> list[str]:
     models = [name for name in table.attrs.get("models", []) if name in table.attrs.get("alike", [])]
-    alike = [f"{name} predicts nearly the same for all conditions" for name in models]
-    return [*table.attrs.get("notes", []), *alike]
+    return [f"{name} predicts nearly the same for all conditions" for name in models]
+
+
+def _mean_is_better(table: pd.DataFrame, method: str | None) -> list[str]:
+    """Advice where the mean of the training conditions has a smaller error than the model."""
+    rows = table[(table["metric"] == "relative_error") & (table["condition"] != EVERY)]
+    means = rows.groupby("method")["value"].mean()
+    model = model_name(table, method)
+    if not {model, "train_mean"} <= set(means.index) or not means["train_mean"] < means[model]:
+        return []
+    errors = f"relative_error {means['train_mean']:.3f} against {means[model]:.3f}"
+    return [f"the train mean has the smaller error ({errors}): prefer it here"]
 
 
 def baselines_in(table: pd.DataFrame, model: str) -> list[str]:

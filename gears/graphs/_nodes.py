@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gears.conditions import CONTROL_LABEL, Condition, split_label
-from gears.core._messages import count, shorten
+from gears.core._messages import count, in_a_line, shorten
 from gears.data.screen._contexts import ModelContexts
 from gears.data.screen._prepared import PreparedScreen
 from gears.files._paths import existing_file
@@ -104,9 +104,8 @@ def with_annotated_genes(
         return screen
     if not drop:
         logger.warning(
-            "%s not in the annotation: isolated nodes of the perturbation graph (their conditions stay; "
-            "drop_unmapped=True drops them): %s", count(len(missing), "perturbed gene"), shorten(missing, 50),
-        )  # fmt: skip
+            "%s", in_a_line(("not in the annotation: isolated nodes (or drop_unmapped=True): ", missing))
+        )
         return screen
     dropped = [condition for condition in screen.conditions if not set(missing).isdisjoint(condition.genes)]
     n_cells = sum(len(screen.cells_of(screen.id_of(condition))) for condition in dropped)

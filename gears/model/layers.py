@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from gears.data.screen._contexts import type_signs
 from gears.distributed._world import IDENTITY, Reducer
 from gears.graphs._graph import Graph
 from gears.model._batchnorm import Moments, Note, WeightedBatchNorm, Weights
@@ -30,9 +31,6 @@ from gears.model._blockwise import Layer
 
 WIDEST = 64
 """Widest table of neighbours: with more neighbours of any node, messages are always computed for all nodes."""
-
-ACTIVATION = ("crispra", "activation", "overexpression", "sunact", "oe")
-"""Words in the name of a perturbation type that raises expression; its sign starts at -1 beside types that lower it."""
 
 
 class MLP(nn.Module):
@@ -245,8 +243,7 @@ class Placing(nn.Module):
             self.context_shift = nn.Parameter(torch.zeros(n_contexts, size))
             self.context_scale = nn.Parameter(torch.zeros(n_contexts, size))
         if len(kinds) > 1:
-            sign = [-1.0 if any(word in name.lower() for word in ACTIVATION) else 1.0 for name in kinds]
-            self.type_scale = nn.Parameter(torch.tensor(sign).unsqueeze(1).repeat(1, size))
+            self.type_scale = nn.Parameter(torch.tensor(type_signs(kinds)).unsqueeze(1).repeat(1, size))
         self.register_buffer("seen", torch.ones(max(n_contexts, 1), dtype=torch.bool), persistent=False)
 
     @property

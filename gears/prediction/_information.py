@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gears.conditions import Condition
-from gears.core._messages import count, shorten
+from gears.core._messages import in_a_line
 
 if TYPE_CHECKING:
     from gears.model._folder import ModelParts
@@ -60,10 +60,5 @@ def warn_uninformed(conditions: Sequence[Condition], source_of: Mapping[str, str
     similar, nothing = ([gene for gene in genes if source_of.get(gene) == source] for source in SOURCES[2:])
     if not similar and not nothing:
         return
-    parts = []
-    if similar:
-        parts.append(f"{shorten(similar)} predicted from similar genes only")
-    if nothing:
-        parts.append(f"{shorten(nothing)} predicted as an average gene, since nothing is known")
-    n = count(len(similar) + len(nothing), "gene")
-    logger.warning("%s neither measured nor perturbed in training: %s", n, "; ".join(parts))
+    start = "by nothing: " if similar else "informed by nothing: "
+    logger.warning("%s", in_a_line(("informed by similar genes only: ", similar), (start, nothing)))

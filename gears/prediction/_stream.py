@@ -90,6 +90,7 @@ class Changes(NamedTuple):
     cell_sd_UG: np.ndarray | None = None
     """Standard deviation of a cell, by a network with ``uncertainty=True``."""
     sd_UG: np.ndarray | None = None  # standard deviation of the mean change, by the prior
+    control_sd: np.ndarray | None = None  # standard error of the control mean in it, (G,) or (U, G)
 
 
 Chunk = tuple[Sequence[Sequence[int]], T]
@@ -129,7 +130,7 @@ def _changes(
             continue
         change_UG = prior(nodes)
         complete_UG = prior.complete(nodes, change_UG, network_UG)
-        yield label, Changes(complete_UG, cell_sd_UG, prior.sd(nodes, change_UG))
+        yield label, Changes(complete_UG, cell_sd_UG, prior.sd(nodes, change_UG), prior.control_sd(nodes))
 
 
 def devices_of(device: DeviceLike, gpu_ids: GpuIds) -> tuple[str, ...]:
@@ -189,7 +190,7 @@ def _predictions(
         clip,
         origin,
         changes.sd_UG,
-        control_sd=None if parts.prior is None else parts.prior.control_sd,
+        control_sd=changes.control_sd,
     )
 
 
@@ -233,11 +234,12 @@ def predict_changes(
         known = prior if network is None else network
         assert known is not None
         return Changes(np.empty((0, known.n_genes)))
-    delta, cell_sd, sd = (
-        None if parts[0] is None else np.concatenate(parts) for parts in zip(*found, strict=True)
+    delta, cell_sd, sd, control_sd = (
+        None if parts[0] is None else parts[0] if parts[0].ndim == 1 else np.concatenate(parts)
+        for parts in zip(*found, strict=True)
     )
     assert delta is not None
-    return Changes(delta, cell_sd, sd)
+    return Changes(delta, cell_sd, sd, control_sd)
 
 
 def all_pairs(genes: Sequence[str]) -> Iterator[Condition]:

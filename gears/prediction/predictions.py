@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from html import escape
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, Condition, joined_otherwise
 from gears.core._installation import __version__
-from gears.core._messages import count, html_of, shorten, unknown_name
+from gears.core._messages import count, shorten, unknown_name
 from gears.core._numbers import whole_number
 from gears.data.checks._names import model_names
 from gears.data.splits._split import Split, subgroup_names
@@ -42,6 +43,8 @@ Key = str | Condition | Sequence[str]
 VALUES = ("expression", "delta", "sd", "sd_change", "cell_sd")
 
 CONTENT = "predicted mean expression"
+Z = 1.96  # standard deviations on both sides of an interval of 95 %
+_SHOWN = 5  # conditions in a repr
 _MISSING = {
     "sd": 'this model predicts no sd of its mean changes; train one with a prior: train(prior="auto")',
     "sd_change": 'this model predicts no sd of its mean changes; train one with a prior: train(prior="auto")',
@@ -83,7 +86,8 @@ class Predictions(Mapping[str, np.ndarray]):
     gene_order
         Genes of a condition -> the order in which a caller listed them, where it differs: :meth:`keys` have it.
     control_sd
-        Standard error of the control mean in predicted changes, (G,); None where it is not known.
+        Standard error of the control mean in predicted changes, (G,), or (U, G) with several contexts; None where
+        it is not known.
     """
 
     conditions: tuple[Condition, ...]
@@ -138,10 +142,36 @@ class Predictions(Mapping[str, np.ndarray]):
         return True
 
     def __repr__(self) -> str:
-        return f"Predictions({len(self.conditions)} conditions x {len(self.gene_names)} genes)"
+        lines = [f"Predictions of {self.header}"]
+        for condition, rows in self._top(3, _SHOWN).groupby("condition", sort=False):
+            half_widths = rows["high"] - rows["delta"] if "high" in rows else [None] * len(rows)
+            changes = [
+                f"{gene} {delta:+.3g}" + ("" if half is None else f" +- {half:.2g}")
+                for gene, delta, half in zip(rows["gene"], rows["delta"], half_widths, strict=True)
+            ]
+            lines.append(f"  {condition}: {', '.join(changes)}")
+        return "\n".join([*lines, *self._more])
 
     def _repr_html_(self) -> str:
-        return html_of(self, self.top(3) if self.conditions else None)
+        table = self._top(3, _SHOWN).to_html(index=False, border=0, float_format="{:.3g}".format)
+        more = "".join(f"<p>{line}</p>" for line in self._more)
+        return f'<p>{escape(self.header)}</p><div style="overflow-x: auto">{table}</div>{more}'
+
+    @property
+    def _more(self) -> list[str]:
+        """A line on the conditions that are not shown."""
+        n_more = len(self.conditions) - _SHOWN
+        return (
+            [f"  and {count(n_more, 'condition')} more: top(n), to_frame(), to_adata()"] if n_more > 0 else []
+        )
+
+    @property
+    def header(self) -> str:
+        """One line: the size, and the unit and interval of the changes that are shown."""
+        size = f"{count(len(self.conditions), 'condition')} x {count(len(self.gene_names), 'gene')}"
+        scale = "" if self.origin is None else str(self.origin.description.get("scale", ""))
+        interval = "" if self.sd is None else ", 95 % interval"
+        return f"{size}: change over control{scale and f' ({scale})'}{interval}"
 
     @property
     def informed_by(self) -> list[str]:
@@ -227,24 +257,37 @@ class Predictions(Mapping[str, np.ndarray]):
         Returns
         -------
         pd.DataFrame
-            Columns condition, rank, gene, delta, expression, and informed_by.
+            Columns condition, rank, gene, delta, where the model has a prior the 95 % interval of the true change
+            (low, high) and the standard deviation that it comes from (sd_change), expression, and informed_by.
         """
+        return self._top(n, len(self.conditions))
+
+    def _top(self, n: int, n_conditions: int) -> pd.DataFrame:
+        """:meth:`top` of the first conditions."""
         n = min(whole_number("n", n), len(self.gene_names))
-        names = np.asarray(self.gene_names)
+        names, sd_UG = np.asarray(self.gene_names), self.sd_change
         tables = []
         rows = zip(self.conditions, self.delta_UG, self.expression_UG, self.informed_by, strict=True)
-        for condition, delta_G, expression_G, source in rows:
+        for row, (condition, delta_G, expression_G, source) in enumerate(
+            itertools.islice(rows, n_conditions)
+        ):
             order = np.lexsort((names, -np.abs(delta_G)))[:n]
             columns = {
                 "condition": condition.name,
                 "rank": np.arange(1, n + 1),
                 "gene": names[order],
                 "delta": delta_G[order],
-                "expression": expression_G[order],
-                "informed_by": source,
             }
+            if sd_UG is not None:
+                sd_N = sd_UG[row, order]
+                columns |= {
+                    "low": delta_G[order] - Z * sd_N,
+                    "high": delta_G[order] + Z * sd_N,
+                    "sd_change": sd_N,
+                }
+            columns |= {"expression": expression_G[order], "informed_by": source}
             tables.append(pd.DataFrame(columns))
-        return pd.concat(tables, ignore_index=True)
+        return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["condition"])
 
     def _values(self, values: str) -> np.ndarray:
         if values == "logvar":

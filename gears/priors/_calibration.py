@@ -76,7 +76,7 @@ def fit_uncertainty(
     held = float(found.change_CG.mean(axis=0) @ mean_G) / max(float(mean_G @ mean_G), np.finfo(float).tiny)
     return Uncertainty(
         covariance, posterior, gene_G, share, size, exponents, errors.least, target, true_change,
-        data.variance_G / data.n_control, min(max(held, 0.0), 1.0),
+        data.control_variance(), min(max(held, 0.0), 1.0),
     )  # fmt: skip
 
 
@@ -251,6 +251,6 @@ def _true_change(
         values,
         data.delta_CG.mean(axis=0),
         noise_G / len(data.sets),
-        data.variance_G / data.n_control,
+        data.variance_G * float(np.mean(1 / np.asarray(data.n_control))),
         noise_G * np.sqrt(2 * CORRELATED_GENES / (len(errors.rows) * len(noise_G))),
     )

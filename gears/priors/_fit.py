@@ -77,6 +77,8 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     for regression in process.regressions():
         overall, within = regression.effects()
         prior = GenePrior(overall, data.column_P, target_SG, levels(rest_CG, data), within, data.n_kinds)
+        if within:
+            prior = dataclasses.replace(prior, scale=process.scale_S)
         candidates.append(_Candidate(prior, regression))
         # several genes may do less than their sum: a candidate beside the plain sum, not in its place
         fitted = fit_magnitude(data.sets, rest_CG, regression.held_out_CG, overall.genes)
@@ -282,7 +284,7 @@ def _uncertainty(
         variance_C[rows] = uncertainty.variance(*parts, regression.variance_C[rows], unseen_C[rows])
         return uncertainty.spread(*parts, variance_C[rows])
 
-    noise = (process.noise_C, process.noise_G)
+    noise = (process.noise_of_conditions(), process.noise_G)
     return uncertainty, Measured.of(data.sets, data.delta_CG, left_out_CG, noise, variance_C, sd_of)
 
 

@@ -49,6 +49,11 @@ class ConditionCovariance:
     """Which settings' own part a condition of each setting takes, and how much of it: 1 on the diagonal, except for
     settings without training conditions, (S, S)."""
     n_kinds: int = 1  # number of perturbation types; settings are numbered ``context x n_kinds + kind``
+    scale_S: np.ndarray | None = None
+    """Factor of each setting on its changes; None for 1, as in files of earlier versions."""
+
+    def _scale(self, sets: Sequence[Sequence[int]]) -> np.ndarray | float:
+        return 1.0 if self.scale_S is None else self.scale_S[settings_of(sets, self.n_kinds)]
 
     @classmethod
     def of(
@@ -92,16 +97,18 @@ class ConditionCovariance:
         found = [np.hstack(blocks)[:, parts[0]]]
         for setting, used in enumerate(parts[1:]):
             found.append(column_UT[:, used - bounds[setting + 1]] * carried_US[:, [setting]])
-        return np.hstack(found)
+        return np.hstack(found) * np.atleast_1d(self._scale(sets))[:, None]
 
     def variance(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Variance of the part of each condition that the columns describe, (U,)."""
         variance_U = self.overall.variance(sets) + self.level
-        return variance_U if self.within is None else variance_U + self.within.variance(sets)
+        if self.within is not None:
+            variance_U = self._scale(sets) ** 2 * (variance_U + self.within.variance(sets))
+        return variance_U
 
     def unexplained(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Variance of each condition alone, (U,)."""
-        return self.nugget + self.multiple * (sizes_of(sets) > 1)
+        return self._scale(sets) ** 2 * (self.nugget + self.multiple * (sizes_of(sets) > 1))
 
 
 @dataclass(frozen=True)

@@ -80,13 +80,13 @@ class Effects:
 
     def __call__(self, sets: Sets) -> np.ndarray:
         """Changes, (U, G) float64."""
-        size_U1 = sizes_of(sets)[:, None]
         weight_UT = self.own * self.genes.membership(sets) + self.similar * self.genes.similarity(sets)
-        return (
-            np.where(size_U1 > 0, self.offset_G, 0.0)
-            + size_U1 * self.shared_G
-            + weight_UT @ self.coefficient_TG
-        )
+        return self.common(sets) + weight_UT @ self.coefficient_TG
+
+    def common(self, sets: Sets) -> np.ndarray:
+        """The part of the changes that does not depend on which genes are perturbed, (U, G)."""
+        size_U1 = sizes_of(sets)[:, None]
+        return np.asarray(np.where(size_U1 > 0, self.offset_G, 0.0) + size_U1 * self.shared_G)
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,8 @@ class GenePrior:
     carries_singles
         Whether combinations may take over what a single shows beyond its gene's effect; False in files of earlier
         versions with several settings.
+    scale
+        Factor of each setting on its effects, (S,); None for 1, as in files of earlier versions.
     """
 
     overall: Effects
@@ -145,6 +147,12 @@ class GenePrior:
     head: Head | None = None
     measured: Measured | None = None
     carries_singles: bool = True
+    scale: np.ndarray | None = None
+
+    @property
+    def scale_S(self) -> np.ndarray:
+        """Factor of each setting on its effects."""
+        return np.ones(len(self.target_SG)) if self.scale is None else self.scale
 
     @property
     def genes(self) -> GeneSimilarity:
@@ -173,9 +181,19 @@ class GenePrior:
         if self.magnitude is not None:
             summed_UG *= self.magnitude.factor(sets, self.genes)[:, None]
         is_mean_U = self.mean_only_K[kind_U] & (size_U > 0)
-        summed_UG[is_mean_U] = self.mean_SG[self._settings_of(sets)[is_mean_U]]
+        summed_UG[is_mean_U] = self._means(sets)[is_mean_U]
         change_UG = self.slope_K[kind_U, None] * summed_UG + self.own_changes(sets)
         return change_UG if self.measured is None else self.measured.insert(sets, change_UG)
+
+    def _means(self, sets: Sets) -> np.ndarray:
+        """What conditions have in common: of one setting the mean of training, of several it is shrunk, (U, G)."""
+        if self.scale is None:
+            return self.mean_SG[self._settings_of(sets)]
+        common_UG = self.overall.common(sets)
+        for setting, rows, members in self._by_setting(sets):
+            common_UG[rows] += self.within[setting].common(members)
+            common_UG[rows] *= self.scale_S[setting]
+        return common_UG
 
     def _settings_of(self, sets: Sets) -> np.ndarray:
         """Number of each set's setting, (U,); 0 where the prior has one."""
@@ -247,10 +265,9 @@ class GenePrior:
             return None
         return self.uncertainty(sets, change_UG, self.own_changes(sets), self.measured)
 
-    @property
-    def control_sd(self) -> np.ndarray | None:
-        """Standard error of the control mean in predicted changes, (G,); None where it is not known."""
-        return None if self.uncertainty is None else self.uncertainty.control_sd_G
+    def control_sd(self, sets: Sets) -> np.ndarray | None:
+        """Standard error of the control mean in predicted changes, (G,) or (U, G); None where it is not known."""
+        return None if self.uncertainty is None else self.uncertainty.control_sd(sets)
 
     def summed(self, sets: Sets) -> np.ndarray:
         """Sum of the genes' effects, without targets, factor and slope."""
@@ -258,6 +275,7 @@ class GenePrior:
         if self.within:
             for setting, rows, members in self._by_setting(sets):
                 summed_UG[rows] += self.within[setting](members)
+                summed_UG[rows] *= self.scale_S[setting]
         return summed_UG
 
     def complete(
@@ -302,6 +320,8 @@ class GenePrior:
                 f"{_WITHIN}shared": np.stack([part.shared_G for part in self.within]),
                 f"{_WITHIN}coefficient": np.stack([part.coefficient_TG for part in self.within]),
             }
+        if self.scale is not None:
+            arrays["scale"] = self.scale
         if self.magnitude is not None:
             options = [self.magnitude.offset, self.magnitude.own, self.magnitude.similar]
             arrays |= {"factor": np.array(options), "factor_coefficient": self.magnitude.coefficient_T}
@@ -365,6 +385,7 @@ class GenePrior:
         return cls(
             overall, arrays["column"], target_SG, mean_SG, within, n_kinds, slope_K, mean_only_K, magnitude,
             network_weight, dict(report or {}), uncertainty, head, Measured.from_arrays(arrays), bool(carries),
+            arrays.get("scale"),
         )  # fmt: skip
 
 

@@ -39,6 +39,7 @@ from gears.priors._kernels import (
 from gears.priors._posterior import ConditionCovariance, Posterior, left_out_variance
 from gears.priors._prior import Effects
 from gears.priors._regression import Spectrum, solve_in
+from gears.priors._scales import scales_of
 from gears.priors._uncertainty import condition_variance
 
 # Conditions from which on shrinking what they share is tried: fewer do not tell what it does.
@@ -78,11 +79,13 @@ class PriorData:
     further
         More similarities by name, to the same trained nodes.
     n_control
-        Control cells; infinite where their mean is exact.
+        Control cells, of each setting (S,) where there are several; infinite where their mean is exact.
     groups
         Conditions of the same number are held out together; None where each is by itself.
     n_kinds
         Types of perturbation; settings are numbered ``context x n_kinds + kind``.
+    sign_K
+        Sign that the changes of each type are expected to have.
     """
 
     sets: tuple[tuple[int, ...], ...]
@@ -93,9 +96,10 @@ class PriorData:
     column_P: np.ndarray
     genes: GeneSimilarity
     further: Mapping[str, Similarity] = field(default_factory=dict)
-    n_control: float = math.inf
+    n_control: float | np.ndarray = math.inf
     groups: np.ndarray | None = None
     n_kinds: int = 1
+    sign_K: tuple[float, ...] = (1.0,)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "control_mean_SG", np.atleast_2d(self.control_mean_SG))
@@ -135,6 +139,17 @@ class PriorData:
         n_settings = len(np.unique(self.setting_C))
         return self.n_settings > 1 and len(np.unique(self.group_C)) > 1 and pairs.shape[1] == n_settings
 
+    def control_variance(self) -> np.ndarray:
+        """Sampling variance of the control mean, (G,), of several settings (S, G)."""
+        if isinstance(self.n_control, np.ndarray):
+            return np.outer(1 / self.n_control, self.variance_G)
+        return self.variance_G / self.n_control
+
+    def noise_of_changes(self) -> np.ndarray:
+        """Sampling variance of every change, with that of the control mean, (C, G)."""
+        n_control_C = np.broadcast_to(self.n_control, self.n_settings)[self.setting_C]
+        return np.outer(1 / self.n_C + 1 / n_control_C, self.variance_G)
+
     def sampling_noise(self) -> tuple[np.ndarray, np.ndarray]:
         """Sampling variance of every condition and gene as a product: (C,), around 1, and (G,)."""
         typical = 1 / float((1 / self.n_C).mean())
@@ -151,7 +166,7 @@ class Regression:
 
     process: Process
     # level_SG, coefficient_CG: level of each setting, and coefficients of the departures from it
-    level_SG: np.ndarray
+    level_G: np.ndarray
     coefficient_CG: np.ndarray
     # held_out_CG, mean_CG, variance_C: prediction of each condition without its group, the level there, and the
     # variance of the prediction
@@ -172,8 +187,9 @@ class Regression:
         """Effects over all conditions, and those that each setting has besides: none with one setting."""
         data, within = self.process.data, self.process.within
         of = partial(Effects.of, is_level_free=not self.is_level_shrunk)
+        overall = of(self.overall, data.sets, self.coefficient_CG, self.level_G)
         if within is None:
-            return of(self.overall, data.sets, self.coefficient_CG, self.level_SG[0]), ()
+            return overall, ()
         setting_C, parts = data.setting_C, []
         for setting in range(data.n_settings):
             rows, factor = np.flatnonzero(setting_C == setting), 1.0
@@ -181,9 +197,8 @@ class Regression:
                 rows = np.flatnonzero(setting_C % data.n_kinds == setting % data.n_kinds)
                 factor = self.carry / max(1, len(np.unique(setting_C[rows])))
             coefficient_RG = factor * self.coefficient_CG[rows]
-            parts.append(of(within, data.sets_of(rows), coefficient_RG, self.level_SG[setting]))
-        no_level_G = np.zeros(self.coefficient_CG.shape[1])
-        return of(self.overall, data.sets, self.coefficient_CG, no_level_G), tuple(parts)
+            parts.append(of(within, data.sets_of(rows), coefficient_RG, np.zeros_like(self.level_G)))
+        return overall, tuple(parts)
 
     def certainty(self) -> tuple[ConditionCovariance, Posterior | None]:
         """Covariance of any condition with the training conditions, and what these explain of its variance."""
@@ -200,7 +215,7 @@ class Process:
     """The Gaussian process of some conditions: weights of its covariances by their evidence, and the noise."""
 
     data: PriorData
-    rest_CG: np.ndarray  # changes without those of perturbed genes themselves
+    rest_CG: np.ndarray  # changes without those of perturbed genes themselves, by the factor of their setting
     weights: EvidenceWeights
     # noise_C, noise_G: sampling variance of each condition and gene is the product of these
     noise_C: np.ndarray
@@ -209,11 +224,16 @@ class Process:
     # overall, within: covariance over all conditions, and that within settings; None with one setting
     overall: AdditiveCovariance
     within: AdditiveCovariance | None
+    scale_S: np.ndarray  # factor of each setting (:mod:`gears.priors._scales`)
 
     @classmethod
     def of(cls, data: PriorData, rest_CG: np.ndarray) -> Process:
         """With weights by the evidence of the conditions (a fixed sample of many)."""
         noise_C, noise_G = data.sampling_noise()
+        scale_S = scales_of(data, rest_CG)
+        if data.n_settings > 1:
+            scale_C = scale_S[data.setting_C]
+            rest_CG, noise_C = rest_CG / scale_C[:, None], noise_C / scale_C**2
         size = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean()) or 1.0
         rows, further = sample(len(rest_CG)), set(data.further)
         sets, departure_CG = data.sets_of(rows), rest_CG[rows]
@@ -221,12 +241,12 @@ class Process:
             sets, data.genes.among(sets), {name: part.among(sets) for name, part in data.further.items()}
         )
         if data.n_settings > 1:
-            # the levels of the settings take the place of the offset
+            # what every gene adds within a setting is the setting's level
             setting_R = data.setting_C[rows]
-            departure_CG = departure_CG - levels(rest_CG, data)[setting_R]
             same_RR = setting_R[:, None] == setting_R[None, :]
-            kernels = {name: kernel for name, kernel in kernels.items() if name != "offset"}
-            kernels |= {WITHIN + name: kernel * same_RR for name, kernel in kernels.items()}
+            kernels |= {
+                WITHIN + name: kernel * same_RR for name, kernel in kernels.items() if name != "offset"
+            }
             further |= {WITHIN + name for name in data.further}
         if not departure_CG.any():
             # nothing to explain: the evidence of noise alone, since that of zeros has no maximum
@@ -237,11 +257,21 @@ class Process:
         noise_G = np.maximum(weights.noise * noise_G, _NOISE_FLOOR * size)
         overall = _mixed_covariance(data, weights.kernels)
         within = _mixed_covariance(data, weights.kernels, WITHIN) if data.n_settings > 1 else None
-        process = cls(data, rest_CG, weights, noise_C, noise_G, weights.noise * size, overall, within)
+        process = cls(
+            data, rest_CG, weights, noise_C, noise_G, weights.noise * size, overall, within, scale_S
+        )
         if process.exact or within is None:
             return process
         omitted = _features(overall, data.sets, MOST_FEATURES // 2).omitted
         return dataclasses.replace(process, overall=dataclasses.replace(overall, omitted=omitted))
+
+    def noise_of_conditions(self) -> np.ndarray:
+        """Sampling variance of each condition's change as a factor of that of each gene, (C,)."""
+        if self.within is None:
+            return self.noise_C
+        data = self.data
+        n_control_C = np.broadcast_to(data.n_control, data.n_settings)[data.setting_C]
+        return data.sampling_noise()[0] * (1 + data.n_C / n_control_C)
 
     @property
     def exact(self) -> bool:
@@ -280,7 +310,7 @@ class Process:
         solution = solve_in(spectrum, self.rest_CG, self.noise_G)
         return Regression(
             self,
-            solution.level_G[None],
+            solution.level_G,
             solution.coefficient_CG,
             solution.left_out_CG,
             mean_CG,
@@ -297,39 +327,50 @@ class Process:
         mean_CG = np.zeros_like(self.rest_CG)
         for is_out_C in _folds(data.group_C, MOST_FOLDS if self.exact else FEW_FOLDS):
             rows, out = np.flatnonzero(~is_out_C), np.flatnonzero(is_out_C)
-            level_SG, coefficient_RG, spectrum = self._solved(rows)
-            mean_CG[out] = level_SG[data.setting_C[out]]
+            level_G, coefficient_RG, spectrum = self._solved(rows)
+            mean_CG[out] = level_G + self._common(out, rows) @ coefficient_RG
+            level = 0.0 if spectrum is None else spectrum.level or 0.0
             posterior = None
             for carry in CARRIES:
-                held_out[carry][out] = mean_CG[out] + self._across(out, rows, carry) @ coefficient_RG
-                covariance, member_CR = self.condition_covariance(self.overall, rows, 0.0, carry)
+                held_out[carry][out] = level_G + self._across(out, rows, carry) @ coefficient_RG
+                covariance, member_CR = self.condition_covariance(self.overall, rows, level, carry)
                 if posterior is None and spectrum is not None:  # it does not depend on what is carried
                     posterior = Posterior.of(spectrum, member_CR, self.typical)
                 variance[carry][out] = condition_variance(covariance, posterior, data.sets_of(out))
-        level_SG, coefficient_CG, spectrum = self._solved(every)
+        level_G, coefficient_CG, spectrum = self._solved(every)
+        mean_CG *= self.scale_S[data.setting_C, None]
+        for held_out_CG in held_out.values():
+            held_out_CG *= self.scale_S[data.setting_C, None]
         return [
             Regression(
-                self, level_SG, coefficient_CG, held_out[carry], mean_CG, variance[carry], self.overall, spectrum, carry
+                self, level_G, coefficient_CG, held_out[carry], mean_CG, variance[carry], self.overall, spectrum, carry
             )
             for carry in CARRIES
         ]  # fmt: skip
 
     def _solved(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, Spectrum | None]:
-        """Level of every setting, coefficients of the departures from it, and spectrum, from some of the conditions."""
-        setting_R, level_SG = self.data.setting_C[rows], levels(self.rest_CG[rows], self.data, rows)
-        departure_RG = self.rest_CG[rows] - level_SG[setting_R]
+        """Level of all settings, coefficients of the departures from it, and spectrum, from some of the conditions."""
+        rest_RG = self.rest_CG[rows]
         if len(rows) < 2:
-            return level_SG, np.zeros_like(departure_RG), None
+            return rest_RG.mean(axis=0) / 2, np.zeros_like(rest_RG), None
         sets, noise_R = self.data.sets_of(rows), self.noise_C[rows]
         unexplained_R = self.weights.unexplained(sizes_of(sets))
         if self.exact:
             signal_RR = self._across(rows, rows, 0.0)
             signal_RR[np.diag_indices(len(rows))] += unexplained_R
-            spectrum = Spectrum.of(signal_RR, noise_R)
+            spectrum = Spectrum.of(signal_RR, noise_R, self.weights.kernels["offset"])
         else:
             spectrum = Spectrum.of_features(self._features(rows), unexplained_R, noise_R, self.typical)
-        solution = solve_in(spectrum, departure_RG, self.noise_G)
-        return level_SG + solution.level_G, solution.coefficient_CG, spectrum
+        solution = solve_in(spectrum, rest_RG, self.noise_G)
+        return solution.level_G, solution.coefficient_CG, spectrum
+
+    def _common(self, out: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """The part of :meth:`_across` that does not depend on which genes are perturbed."""
+        assert self.within is not None
+        setting_C = self.data.setting_C
+        carried = self._carried(setting_C[rows], CARRIES[0])[setting_C[out]][:, setting_C[rows]]
+        size_O, size_R = (sizes_of(self.data.sets_of(part)) for part in (out, rows))
+        return np.outer(size_O, size_R) * (self.overall.shared + self.within.shared * carried)
 
     def _across(self, out: np.ndarray, rows: np.ndarray, carry: float) -> np.ndarray:
         """Covariance of conditions that are held out with some others, (out, rows)."""
@@ -361,7 +402,9 @@ class Process:
         more: dict[str, Any] = {}
         if self.within is not None:
             carried_SS = self._carried(self.data.setting_C[rows], carry)
-            more = {"within": self.within, "carried_SS": carried_SS, "n_kinds": self.data.n_kinds}
+            more = {
+                "within": self.within, "carried_SS": carried_SS, "n_kinds": self.data.n_kinds, "scale_S": self.scale_S,
+            }  # fmt: skip
         return ConditionCovariance.of(self.data.sets_of(rows), overall, level, self.weights, **more)
 
     def _features(self, rows: np.ndarray) -> Features:
@@ -391,6 +434,7 @@ class Process:
         return {
             **parts,
             "exact": self.exact,
+            **({"scale": self.scale_S.tolist()} if len(self.scale_S) > 1 else {}),
             "noise": self.weights.noise,
             "unexplained": self.weights.nugget,
             "unexplained_several_genes": self.weights.multiple,

@@ -19,10 +19,12 @@ from scipy import sparse
 from gears.conditions import Condition
 from gears.core._numbers import unit_rows
 from gears.core._progress import followed
+from gears.data.screen._contexts import type_signs
 from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen._statistics import variance_within
 from gears.data.splits._split import perturbed_in
 from gears.evaluation._fitted import by_setting
+from gears.evaluation._scoring import by_fold
 from gears.evaluation.metrics._decisive import pearson_delta_ref, relative_error
 from gears.evaluation.truth import Truth
 from gears.files._cache import cached_arrays
@@ -64,8 +66,12 @@ def prior_data(pert_data: PertData, conditions: Sequence[Condition], inputs: Pri
     first = screen.control_of[ids[0]]
     n_kinds = max(1, len(screen.kinds))
     control_mean_SG = np.repeat(screen.model_contexts.control_mean_KG, n_kinds, axis=0)
+    n_control: float | np.ndarray = float(statistics.n[first])
     if len(control_mean_SG) == 1:
         control_mean_SG = np.asarray(statistics.mean[first], dtype=np.float64)
+    else:
+        controls = [screen.id_of(Condition((), name)) for name in screen.contexts or ("",)]
+        n_control = np.repeat(np.asarray(statistics.n[controls], dtype=np.float64), n_kinds)
     groups = groups_of(pert_data, conditions)
     numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
     return PriorData(
@@ -77,9 +83,10 @@ def prior_data(pert_data: PertData, conditions: Sequence[Condition], inputs: Pri
         columns_of(pert_data),
         go_similarity(annotation, names, nodes),
         further_similarities(pert_data, nodes, inputs),
-        float(statistics.n[first]),
+        n_control,
         np.array([numbers[group] for group in groups], dtype=np.int64),
         n_kinds,
+        type_signs(screen.kinds),
     )
 
 
@@ -253,6 +260,30 @@ def prior_of(
     left_out_CG = arrays.pop("left_out")
     prior = dataclasses.replace(GenePrior.from_arrays(arrays, report), network_weight=0.0)
     return FittedPrior(prior, left_out_CG, inputs)
+
+
+def fold_predictions(
+    pert_data: PertData, conditions: Sequence[Condition], fold_C: np.ndarray, inputs: PriorInputs = NO_INPUTS
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Changes of each condition and their standard deviations, (C, G), by a prior fitted to the other folds.
+
+    From the screen's cache where they were computed before. Standard deviations are None where a prior has none.
+    """
+
+    def fit() -> dict[str, np.ndarray]:
+        shape = (len(conditions), len(pert_data.screen.gene_names))
+        arrays = {"change": np.empty(shape), "sd": np.empty(shape)}
+        for rows, held_out, known in by_fold(conditions, fold_C):
+            prior = fit_to(pert_data, known, inputs).prior
+            nodes = [pert_data.condition_nodes(condition) for condition in held_out]
+            arrays["change"][rows] = prior(nodes)
+            sd_RG = prior.sd(nodes, arrays["change"][rows])
+            arrays["sd"][rows] = np.nan if sd_RG is None else sd_RG
+        return arrays
+
+    key = fit_key(pert_data, conditions, inputs) | {"folds": fold_C.tolist()}
+    arrays = cached_arrays(pert_data.screen.folder / "priors", "folds", key, fit)
+    return arrays["change"], None if np.isnan(arrays["sd"]).any() else arrays["sd"]
 
 
 def fit_key(pert_data: PertData, conditions: Sequence[Condition], inputs: PriorInputs) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from gears.priors._kernels import AdditiveCovariance, GeneSimilarity, Omitted, sizes_of
+from gears.priors._kernels import AdditiveCovariance, GeneSimilarity, Omitted, settings_of, sizes_of
 from gears.priors._magnitude import Tendency, predicted_log_size
 from gears.priors._measured import Measured
 from gears.priors._posterior import ConditionCovariance, Posterior
@@ -48,7 +48,8 @@ class Uncertainty:
     """Distribution of the true change, given the predicted one and its standard deviation; None in files of earlier
     versions."""
     control_G: np.ndarray | None = None
-    """Sampling variance of the control mean; None in files of earlier versions."""
+    """Sampling variance of the control mean, of each setting (S, G) where there are several; None in files of earlier
+    versions."""
     held_level: float = 1.0
     """Share of the mean measured change that predictions hold. The error of the control mean is part of that change:
     what predictions hold of it is an error of changes, the rest one of means."""
@@ -74,13 +75,22 @@ class Uncertainty:
         if measured is not None:
             square_UG = measured.known_better(row_U, square_UG)
         if self.control_G is not None:
-            square_UG[sizes_of(sets) > 0] += (1 - self.held_level) ** 2 * self.control_G
+            of_control = (1 - self.held_level) ** 2 * self._control(sets)
+            square_UG += np.where(sizes_of(sets)[:, None] > 0, of_control, 0.0)
         return np.sqrt(square_UG, out=square_UG)
 
-    @property
-    def control_sd_G(self) -> np.ndarray | None:
-        """Standard error of the control mean, as far as predicted changes hold it; None where it is not known."""
-        return None if self.control_G is None else self.held_level * np.sqrt(self.control_G)
+    def control_sd(self, sets: Sequence[Sequence[int]]) -> np.ndarray | None:
+        """Standard error of the control mean, as far as predicted changes hold it; None where it is not known.
+
+        (G,), or for settings with control cells of their own (U, G).
+        """
+        return None if self.control_G is None else self.held_level * np.sqrt(self._control(sets))
+
+    def _control(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        assert self.control_G is not None
+        if self.control_G.ndim == 1:
+            return self.control_G
+        return self.control_G[settings_of(sets, self.covariance.n_kinds)]
 
     def variance(
         self,
@@ -148,6 +158,8 @@ class Uncertainty:
         }
         if (omitted := covariance.overall.omitted) is not None:
             arrays |= {"omitted": omitted.variance_T, "count": omitted.count_T}
+        if covariance.scale_S is not None:
+            arrays["scale"] = covariance.scale_S
         if self.true_change is not None:
             arrays |= self.true_change.arrays()
         if self.control_G is not None:
@@ -181,6 +193,7 @@ class Uncertainty:
             None if within is None else part(1, within),
             arrays["carried"],
             n_kinds,
+            arrays.get("scale"),
         )
         share, least, target, offset, own, similar = map(float, arrays["scalars"])
         size = Tendency(offset, own, similar, arrays["size"])

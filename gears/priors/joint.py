@@ -24,7 +24,7 @@ of single similarities can. Nothing of size N x N is made. The plain version inv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -132,6 +132,8 @@ class JointCovariance:
         settings: Sequence[int] = (0,),
     ) -> JointCovariance:
         """From a prior's uncertainty and the edges (2, E) of the perturbation graph, over some nodes and settings."""
+        # gains are shares of variances, which do not depend on how strongly a setting reacts
+        uncertainty = replace(uncertainty, covariance=replace(uncertainty.covariance, scale_S=None))
         covariance, posterior = uncertainty.covariance, uncertainty.posterior
         nodes_N = np.unique(np.asarray(nodes, dtype=np.int64))
         settings_S = np.unique(np.asarray(settings, dtype=np.int64))

@@ -17,13 +17,14 @@ from gears.conditions import Condition
 from gears.core._messages import count
 from gears.core._numbers import clipped
 from gears.core._options import anything, list_of_names, option, options, switch, text
+from gears.data.splits._split import PARTS, Split
 from gears.evaluation._fitted import fitted_conditions, subgroup_line
-from gears.evaluation._scoring import N_SPLIT_HALF, ScoreOptions, split_half
+from gears.evaluation._scoring import N_SPLIT_HALF, Predicted, ScoreOptions, split_half
 from gears.evaluation.baselines import DEFAULT_BASELINES
-from gears.evaluation.compare import Comparison, baseline_predictions, comparison_table
+from gears.evaluation.compare import Comparison, baseline_predictions, comparison_table, folds_table
 from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap
 from gears.evaluation.truth import ScreenCells, Truth
-from gears.evaluation.verdict import Results, check_report_folder
+from gears.evaluation.verdict import MIN_CONDITIONS, Results, check_report_folder
 from gears.files._atomic import write_atomically
 from gears.files._paths import user_path
 from gears.files.formats import write_text
@@ -31,6 +32,7 @@ from gears.graphs._embeddings import GeneEmbedding
 from gears.plotting._style import image_bytes
 from gears.prediction._stream import predict
 from gears.prediction.predictions import Predictions
+from gears.priors._source import fold_predictions, groups_of, perturbed_conditions
 from gears.report._page import Profiles, build_page, report_figures
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PRIOR_ALONE = "prior alone"
+PRIOR_ALONE, FOLDS, N_FOLDS = "prior alone", "folds", 5
 DRAWN = ("additive", "matching_mean", "train_mean")  # baselines in the figures of single conditions
 
 
@@ -49,7 +51,9 @@ class EvaluateCall(ScoreOptions):
     """Arguments of :meth:`gears.GEARS.evaluate`: what is scored, how, and where the report goes."""
 
     # fmt: off
-    part: str = option("test", text(), formerly="split", help="part of the split: test, val or train")
+    part: str | None = option(None, text().or_none(), formerly="split",
+        help="part of the split: test, val or train; folds: every condition, by priors fitted in five folds without "
+        "it; default: test, or folds where test has fewer than ten conditions and the prior alone predicts")
     _: KW_ONLY
     baselines: Sequence[str] = option(DEFAULT_BASELINES, list_of_names(),
         help="names of baselines (docs/evaluation.md describes each)")
@@ -69,9 +73,11 @@ def evaluate_model(
     pert_data: PertData, network: GEARSNetwork | None, parts: ModelParts, options: EvaluateCall
 ) -> pd.DataFrame | None:
     """Evaluate a model; see :meth:`gears.GEARS.evaluate`."""
-    part, clip, name, report = options.part, options.clip, options.name, options.report
-    split = pert_data.split
+    split, clip, name, report = pert_data.split, options.clip, options.name, options.report
     assert split is not None
+    part = options.part or _part_to_score(split, parts)
+    if part == FOLDS:
+        return _table_of_folds(pert_data, parts, options)
     conditions = [condition for condition in split.conditions(part) if not condition.is_control]
     if report is not None:
         check_report_folder(report, "report")
@@ -120,6 +126,55 @@ def evaluate_model(
         details = {"screen": str(pert_data.dataset_name), "split": where}
         title = f"{name} on {details['screen']}"
         write_report(table, report, title=title, profiles=profiles, details=details)
+    return table
+
+
+def _part_to_score(split: Split, parts: ModelParts) -> str:
+    """The test part, or where it has few conditions all of them in folds, if the prior alone predicts."""
+    few = 0 < len(fitted_conditions(split, ["test"])) < MIN_CONDITIONS
+    return FOLDS if few and parts.prior is not None and not parts.uses_network else "test"
+
+
+def _table_of_folds(pert_data: PertData, parts: ModelParts, options: EvaluateCall) -> pd.DataFrame:
+    """Scores of every condition of the split by priors that have not seen it; see :meth:`gears.GEARS.evaluate`."""
+    split, screen, name = pert_data.split, pert_data.screen, options.name
+    assert split is not None
+    if parts.prior is None or parts.uses_network:
+        msg = (
+            f"part={FOLDS!r} needs a model whose predictions come from the prior alone; use cross_validate()"
+        )
+        raise ValueError(msg)
+    if options.report is not None:
+        check_report_folder(options.report, "report")
+    conditions = perturbed_conditions(pert_data, tuple(part for part in PARTS if part in split.parts))
+    groups = groups_of(pert_data, conditions)
+    numbers = {group: number % N_FOLDS for number, group in enumerate(dict.fromkeys(groups))}
+    fold_U = np.array([numbers[group] for group in groups])
+    change_UG, sd_UG = fold_predictions(pert_data, conditions, fold_U, parts.inputs)
+    control_ids = screen.control_of[[screen.id_of(condition) for condition in conditions]]
+    given = {option: getattr(options, option) for option in (*ScoreOptions.names(), "baselines")}
+    if options.mask_target is None:
+        given["mask_target"] = parts.config.mask_target
+    table = folds_table(
+        Predicted(np.asarray(screen.statistics.mean[control_ids] + change_UG), sd_UG), conditions, fold_U, screen,
+        method=name, annotation=pert_data.annotation, embedding=options.embedding or start_embedding(parts), **given,
+    )  # fmt: skip
+    n_test = count(len(fitted_conditions(split, ["test"])), "test condition")
+    head = "" if parts.prior.head is None else "; its correction network is not scored here"
+    table.attrs["notes"] = [
+        f"{n_test}, so all {len(conditions)} in {count(len(set(fold_U.tolist())), 'fold')}, "
+        f"by priors fitted to the other folds{head}"
+    ]
+    table.attrs["advice"] = [
+        f"{n_test}: too few, so priors fitted in folds predict all {len(conditions)}{head}",
+        "folds that hold out what the split does: model.cross_validate()",
+    ]
+    if options.report is not None:
+        details = {
+            "screen": str(pert_data.dataset_name),
+            "split": f"{split.name}, seed {split.seed}, in folds",
+        }
+        write_report(table, options.report, title=f"{name} on {details['screen']}", details=details)
     return table
 
 

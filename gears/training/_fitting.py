@@ -151,7 +151,8 @@ class Fit:
             if self.worker.rank == 0 and multiprocessing.parent_process() is None:  # else the caller says it
                 logger.warning("training was %s", run.stopped_because)
         elif choice is not None:
-            self._log(self._outcome(choice))
+            for line in self._outcome(choice):
+                self._log(line)
         if self.worker.rank == 0 and self.saved_in is not None:
             trained = bool(run.history) or run.stopped
             weights = run.best_state or plain_state(self.parts.network())
@@ -196,9 +197,8 @@ class Fit:
         if fitted is not None:
             metric = validation.monitor.name
             score = f": validation {metric} {scores[f'val_{metric}']:.4f}" if scores else ""
-            self._log(
-                f"prior fitted to {count(len(fitted.left_out_CG), 'training condition')}{score}", scores
-            )
+            n_fitted = count(len(fitted.left_out_CG), "training condition")
+            self._log(f"prior fitted to {n_fitted}{score}", scores)
         return validation, prior_U
 
     def _untrained_because(self, validation: Validation) -> str | None:
@@ -210,11 +210,9 @@ class Fit:
         if not trains_network(self.given, self.parts.config):
             return "no network was requested"
         if validation.n_conditions < FEWEST_CONDITIONS:
-            use = "gives the variance only" if self.parts.config.uncertainty else "cannot change predictions"
-            self._log(
-                f"{count(validation.n_conditions, 'validation condition')}, {FEWEST_CONDITIONS} needed: the GEARS "
-                f"network {use}; give a larger validation part, or prior=None for the network alone"
-            )
+            use = "predicts cell_sd only" if self.parts.config.uncertainty else "has no effect"
+            found = count(validation.n_conditions, "validation condition")
+            self._log(f"GEARS network {use}: {found}; give {FEWEST_CONDITIONS}, or prior=None")
         return None
 
     def _run(self, network: GEARSNetwork, fitted: FittedPrior | None, validation: Validation) -> Run:
@@ -263,10 +261,7 @@ class Fit:
         self.parts = dataclasses.replace(
             self.parts, provenance={**self.parts.provenance, "slope_of_network": slope}
         )
-        self._log(
-            f"predictions of the network are drawn to the mean of the training conditions: {slope:.2f} of their "
-            f"deviation from it remain (found on {count(validation.n_conditions, 'validation condition')})"
-        )
+        self._log(f"predictions are drawn to the train mean: {slope:.2f} of their deviation remains")
 
     def _use_weight(self, choice: NetworkWeight) -> None:
         """Put the weight of the network, and how it was chosen, into the model's prior."""
@@ -288,25 +283,20 @@ class Fit:
         )
         self._use_weight(self.choice)
 
-    def _outcome(self, choice: NetworkWeight) -> str:
-        """One line on what predictions are made of."""
+    def _outcome(self, choice: NetworkWeight) -> list[str]:
+        """Lines on what predictions are made of."""
         conditions = count(choice.n_conditions, "validation condition")
         if choice.weight > 0:
-            return (
-                f"predictions are prior + {choice.weight:g} x network: on {conditions} the gain over the prior alone "
-                f"is beyond chance (p = {choice.p_value:.2g})"
-            )
-        fitted = count(len(self.parts.fitted_conditions()), "condition")
-        how, more = ("refitted", " and validation") if "val" in self.parts.fitted_parts else ("fitted", "")
+            chance = f"p = {choice.p_value:.2g}, {conditions}"
+            return [f"predictions come from prior + {choice.weight:g} x GEARS network ({chance})"]
         assert self.parts.prior is not None
-        used = "prior" if self.parts.prior.head is None else "prior with its correction network"
-        line = f"predictions come from the {used}, {how} to {fitted} (training{more})"
-        if choice.tried is None and not self.run.history:
-            return line
-        why = f"{conditions}, {FEWEST_CONDITIONS} needed"
-        if choice.n_conditions >= FEWEST_CONDITIONS:
-            why = f"no significant gain on {conditions}"
-        return f"{line}; GEARS network skipped: {why} (prior=None: the network alone)"
+        used = "the prior" if self.parts.prior.head is None else "prior + correction network"
+        how = "refitted" if "val" in self.parts.fitted_parts else "fitted"
+        n_fitted = count(len(self.parts.fitted_conditions()), "condition")
+        lines = [f"predictions come from {used}, {how} to {n_fitted}"]
+        if choice.n_conditions >= FEWEST_CONDITIONS and (choice.tried is not None or self.run.history):
+            lines.insert(0, f"GEARS network skipped: no significant gain on {conditions}")
+        return lines
 
     def _log(self, line: str, scores: dict[str, float] | None = None) -> None:
         if self.worker.rank == 0 and self.given.verbose:
@@ -316,12 +306,16 @@ class Fit:
 def _line_on_head(head: TrainedHead) -> str:
     if head.why is not None:
         return f"correction network skipped: {head.why}"
-    words = {"single": "single genes", "several": "combinations"}
-    of_kinds = ", ".join(
-        f"{weight.weight:.2g} for {words[kind]} ({weight.n_conditions})"
-        for kind, weight in head.weights.items()
+    words = {"single": "singles", "several": "combinations"}
+    weights = [
+        f"{weight.weight:.2g} for {words[kind]}" for kind, weight in head.weights.items() if weight.weight
+    ]
+    if not weights:
+        return "correction network skipped: no gain on held-out training conditions"
+    skipped = [words[kind] for kind, weight in head.weights.items() if not weight.weight]
+    return "; ".join(
+        [f"correction network: weight {', '.join(weights)}", *(f"skipped for {one}" for one in skipped)]
     )
-    return f"correction network: weight {of_kinds}, by held-out training conditions"
 
 
 def trains_network(options: TrainOptions, config: ModelConfig) -> bool:

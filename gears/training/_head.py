@@ -272,13 +272,13 @@ def _stopped_in_training(
     rate = learning_rate("one-cycle", Horizon(len(loader), epochs, MOST_STEPS))
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     n_steps = min(MOST_STEPS, epochs * len(loader))
-    with progress(n_steps, "training the head", "steps", enabled=rank == 0) as advance:
+    with progress(n_steps, "training the correction network", "steps", enabled=rank == 0) as advance:
         engine.on_step_end = lambda _: advance(1)
         engine.train(loader, None, optimizer, None, scheduler, epochs, task=task, scheduler_interval="step")
     if engine.progress.epoch == epochs:
         return None
     who = signals.who_was_asked(engine.reducer, engine.device)
-    return f"stopped by {who} while the head was trained; nothing of it is kept"
+    return f"stopped by {who} while the correction network was trained; nothing of it is kept"
 
 
 @torch.no_grad()

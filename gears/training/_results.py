@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from html import escape
 from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
 
-from gears.core._messages import Shown, count
+from gears.core._messages import count
 from gears.evaluation.intervals import summary_table
-from gears.evaluation.verdict import short_table
+from gears.evaluation.verdict import closing_frame, footnotes, short_table
 
 if TYPE_CHECKING:
     from gears.training._fitting import Fit
 
 
 @dataclass
-class TrainResult(Shown):
+class TrainResult:
     """Result of :meth:`gears.GEARS.train` and :func:`gears.train_multi_gpu`; printed, it compares with the baselines.
 
     Attributes
@@ -27,8 +28,9 @@ class TrainResult(Shown):
     best_epoch
         Epoch (from 1) whose weights are kept; None when no validation metric was defined.
     table
-        Test scores of the model beside the baselines, tidy (condition, subgroup, n_cells,
-        method, metric, value); None without a test part or on a worker other than rank 0.
+        Scores of the model beside the baselines on the test part, tidy (condition, subgroup, n_cells, method, metric,
+        value); with fewer than ten test conditions on all conditions in folds (:meth:`gears.GEARS.evaluate`). None
+        without a test part or on a worker other than rank 0.
     stopped
         Whether a signal stopped the run before its end.
     stopped_because
@@ -93,7 +95,7 @@ class TrainResult(Shown):
 
     @property
     def test_metrics(self) -> dict[str, float]:
-        """Mean of each metric over the test conditions, of the model itself."""
+        """Mean of each metric over the conditions of `table`, of the model itself."""
         summary = self.summary
         if summary is None:
             return {}
@@ -101,11 +103,20 @@ class TrainResult(Shown):
         means = model_rows.set_index("metric")["mean"]
         return {str(name): float(value) for name, value in means.items()}
 
+    def _repr_html_(self) -> str:
+        table, html = self.table, ""
+        if table is not None and len(frame := closing_frame(table)):
+            notes = "".join(f"<p>{escape(line)}</p>" for line in footnotes(table))
+            html = f'<div style="overflow-x: auto">{frame.to_html(index=False, border=0)}</div>{notes}'
+        facts = "; ".join(f"{name}: {text}" for name, text in self._facts().items())
+        return f"{html}<p>{escape(facts)}</p>"
+
     def __repr__(self) -> str:
         table = "test part: not scored" if self.table is None else short_table(self.table)
-        return "\n".join([table, "", *self._facts()])
+        facts = (f"{name:<12}{text}" for name, text in self._facts().items())
+        return "\n".join([table, "", *facts])
 
-    def _facts(self) -> list[str]:
+    def _facts(self) -> dict[str, str]:
         best = f", best {self.best_epoch}" if self.best_epoch and self.network_weight != 0 else ""
         epochs = f"{len(self.history)} of {count(self.epochs, 'epoch')}{best}"
         if self.stopped_because:
@@ -117,7 +128,9 @@ class TrainResult(Shown):
         else:
             conditions = "training and validation" if self.refitted else "training"
             predictions = f"the prior, fitted to {conditions} conditions"
-        stages = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.seconds.items())
+        stages = ", ".join(
+            f"{name} {seconds:.1f}" for name, seconds in self.seconds.items() if seconds >= 0.05
+        )
         facts = {
             "predictions": predictions,
             "epochs": epochs,
@@ -127,4 +140,4 @@ class TrainResult(Shown):
         }
         if not self.history and not self.stopped:
             del facts["epochs"]
-        return [f"{name:<12}{text}" for name, text in facts.items()]
+        return facts

@@ -124,7 +124,8 @@ class Run:
             validated = validation.n_conditions > 0
             warn_without_effect(options, device, engine.reducer, self.horizon.steps, validated=validated)
             if options.verbose:
-                logger.info("%s", self._header())
+                for line in self._header():
+                    logger.info("%s", line)
         self.folder: RunFolder | None = None
         if options.save_path is not None:
             facts = run_facts(options, loader.per_step, self.world_size)
@@ -156,25 +157,23 @@ class Run:
             return MomentsTask(tables, pairs(), self.parts.config, self.validation, **monitor)
         return CellsTask(tables, self.parts.config, self.validation, **monitor)
 
-    def _header(self) -> str:
-        """One line that says what is about to run, and where."""
+    def _header(self) -> list[str]:
+        """Lines that say what is about to run, and where."""
         options, horizon, rule = self.options, self.horizon, self.rule
         unit = "conditions" if options.objective == "moments" else "cells"
-        everything = " (all, with the control)" if self.loader.covers_all else ""
-        line = (
-            f"training the network: {count(horizon.epochs, 'epoch')} x {count(horizon.steps_per_epoch, 'step')} of "
-            f"{self.loader.per_step * options.accumulation_steps} {unit}{everything} on "
-            f"{count(len(self.devices), 'worker')} ({', '.join(self.devices)}), "
+        size = f"{self.loader.per_step * options.accumulation_steps} {unit}"
+        length = count(horizon.epochs, "epoch") if horizon.most is None else count(horizon.most, "step")
+        if horizon.most is None:
+            length += f" x {count(horizon.steps_per_epoch, 'step')}"
+        devices = ", ".join(dict.fromkeys(self.devices))
+        lines = [
+            f"GEARS network: {length} of {size}, {count(len(self.devices), 'worker')} ({devices}), "
             f"lr {self.optimizer.param_groups[0]['initial_lr']:g}"
-        )
-        if horizon.most is not None:
-            line += f", {count(horizon.most, 'step')} in all"
+        ]
         if rule is not None:
-            start = f", counted after epoch {rule.after}," if rule.after else ""
-            epochs = count(rule.patience, "epoch")
-            verb = "does" if rule.patience == 1 else "in a row do"
-            line += f"; training ends early when {epochs}{start} {verb} not beat the best epoch"
-        return line
+            start = f", from epoch {rule.after + 1}" if rule.after else ""
+            lines.append(f"early stopping: patience {rule.patience}{start}")
+        return lines
 
     @contextlib.contextmanager
     def reported(self) -> Iterator[None]:
@@ -238,21 +237,13 @@ class Run:
         self._loggers.log(engine.progress.history)
 
     def _line(self, record: dict[str, Any], improved: bool) -> str:
-        shown = [f"{self.task.metric} {record[self.task.metric]:.4f}"] if self.task.metric in record else []
-        if "val_pearson_delta" in record and self.task.metric != "val_pearson_delta":
-            shown.append(f"val_pearson_delta {record['val_pearson_delta']:.4f}")
-        if "network_weight" in record:
-            shown.append(f"network weight {record['network_weight']:g}")
-        return (
-            f"epoch {record['epoch']:>3}/{self.options.epochs}  train_loss {record['train_loss']:.5f}  "
-            f"{'  '.join(shown)}  {record['seconds']['total']:.1f} s{self._mark(record) if improved else ''}"
-        )
-
-    def _mark(self, record: dict[str, Any]) -> str:
-        """What the line of the best epoch so far ends with: the prior alone may still be better than it."""
-        if self._of_prior is None or self.validation.monitor.better(record[self.task.metric], self._of_prior):
-            return "  (best)"
-        return "  (best epoch, not better than the prior)"
+        name, epoch = self.task.metric, f"epoch {record['epoch']:>3}/{self.options.epochs}"
+        shown = [epoch, f"loss {record['train_loss']:.4f}"]
+        shown += [f"{name} {record[name]:.4f}"] if name in record else []
+        shown += [f"weight {record['network_weight']:g}"] if "network_weight" in record else []
+        of_prior = self._of_prior
+        is_best = improved and (of_prior is None or self.validation.monitor.better(record[name], of_prior))
+        return "  ".join([*shown, f"{record['seconds']['total']:.1f} s", *(["(best)"] if is_best else [])])
 
     def _note(self, record: dict[str, Any]) -> str:
         """Loss and validation for the bar."""
@@ -295,9 +286,8 @@ class Run:
             if reason is None and self._keeps_last(scores_EKU):
                 if best_epoch != candidates[-1] and engine.is_main and self.options.verbose:
                     logger.info(
-                        "the weights of the last epoch are kept: that epoch %s is better on %s is not beyond chance",
+                        "the last epoch is kept: epoch %s is not better beyond chance",
                         best_epoch,
-                        count(scores_EKU[-1].shape[1], "validation condition"),
                     )
                 best_epoch, best_state = candidates[-1], plain_state(engine.evaluated_model)
             kept = candidates.index(best_epoch)

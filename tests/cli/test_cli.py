@@ -393,8 +393,9 @@ def check_prediction(folder: Path, genes: list[str]) -> None:
     done = gears("predict", "model", genes[0], "+".join(genes), "--top", 3, folder=folder)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].split() == ["condition", "rank", "gene", "delta", "expression", "informed_by"]
-    assert len(lines) == 1 + 2 * 3
+    assert lines[0].endswith(": change over control (log1p), 95 % interval")
+    assert lines[3].split() == ["rank", "gene", "delta", "low", "high", "sd_change", "expression"]
+    assert len(lines) == 1 + 2 * (3 + 3)
 
     done = gears("predict", "model", genes[0] + "X", folder=folder)
     assert (done.returncode, done.stdout) == (2, "")

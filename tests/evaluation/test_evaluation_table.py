@@ -108,7 +108,7 @@ def test_wide_summary_has_counts_and_one_column_per_metric(compared):
 
 def test_with_four_conditions_there_is_no_verdict_but_a_baseline_with_a_better_mean_is_named(compared):
     first = render_table(compared).splitlines()[0]
-    assert first.startswith("Too few conditions to say if the model beats the baselines (4; 8 are needed)")
+    assert first.startswith("Too few conditions to say if the model beats the baselines (4; 10 are needed)")
     assert "a baseline is ahead on" in first
     assert "relative_error (additive" in first
     assert "no_change" not in first  # equal is not better

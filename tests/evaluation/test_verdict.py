@@ -81,25 +81,31 @@ def test_better_worse_and_not_distinguishable_each_against_the_best_baseline_of_
     assert len(lines) == 4
 
 
-@pytest.mark.parametrize(("n", "expected"), [(7, "too few conditions to say"), (8, "better")])
-def test_eight_conditions_are_needed(n, expected):
+@pytest.mark.parametrize(("n", "expected"), [(9, "too few conditions to say"), (10, "better")])
+def test_ten_conditions_are_needed(n, expected):
     table = tidy({"discrimination_ref": {"gears": 0.9, "additive": 0.1}}, n)
     assert outcomes(table) == {"discrimination_ref": expected}
-    assert ("Too few conditions" in verdict(table)) == (n == 7)
+    assert ("Too few conditions" in verdict(table)) == (n == 9)
     assert "better mean" not in verdict(table)
 
 
-@pytest.mark.parametrize("n", [3, 8, 30])
+@pytest.mark.parametrize("n", [3, 10, 30])
 @pytest.mark.parametrize("metric", DECISIVE)
 def test_a_baseline_that_wins_a_decisive_metric_is_named_in_the_first_line(n, metric):
     higher = METRICS[metric].higher_is_better
     table = tidy(
         {metric: {"gears": 0.4 if higher else 0.6, "go_ridge": 0.5, "additive": 0.1 if higher else 0.9}}, n
     )
-    for text in (render_table(table), short_table(table)):
-        first = " ".join(text.partition("\nmetric ")[0].split())
-        assert f"{metric} (go_ridge)" in first
-        assert ("worse on" if n >= 8 else "a baseline is ahead on") in first
+    first, short = render_table(table).splitlines()[0], short_table(table).splitlines()
+    assert f"{metric} (go_ridge)" in first
+    assert ("worse on" if n >= 10 else "a baseline is ahead on") in first
+    expected = f"Worse than the best baseline on {metric} ({n} conditions)."
+    assert short[0] == (
+        expected
+        if n >= 10
+        else "Too few conditions to say (3; 10 needed); a baseline is ahead on 1 of 1 metrics."
+    )
+    assert short[2].split()[::2][:2] == [metric, "go_ridge"]
 
 
 def test_a_tie_and_rounding_are_no_difference():
@@ -154,18 +160,40 @@ def test_variants_of_the_model_are_no_baselines_and_the_short_table_has_80_colum
     table.attrs["left_out"] = {"go_knn": "why"}
     assert set(verdict_table(table)["baseline"]) == {"go_ridge"}
     lines = short_table(table).splitlines()
-    assert (
-        lines[0]
-        == f"gears against the best baseline: better on {len(DECISIVE)} of {len(DECISIVE)} metrics (12 conditions)."
-    )
+    assert lines[0] == "Better than the best baseline on 6 of 6 metrics (12 conditions)."
     assert [line.split()[0] for line in lines[2 : 2 + len(DECISIVE)]] == list(DECISIVE)
     assert all(" go_ridge " in line and " +" in line for line in lines[2 : 2 + len(DECISIVE)])
     assert max(map(len, lines)) <= 80
-    assert lines[-3:] == [*table.attrs["notes"], "excluded: go_knn"]
+    assert lines[2 + len(DECISIVE) :] == ["excluded: go_knn"]
     whole = render_table(table, subgroups=True)
     assert table.attrs["notes"][0] in whole
     assert "unseen_single: 6 conditions" in whole
     assert "gears (the prior alone)" in whole
+
+
+def test_the_sentence_stays_in_a_line_whatever_is_better_or_worse():
+    """Metrics that are worse are named where there is room, else counted."""
+    names = {name: METRICS[name].higher_is_better for name in DECISIVE}
+    for n_worse in range(len(DECISIVE) + 1):
+        values = {
+            name: {"gears": 0.4 if (row < n_worse) == higher else 0.6, "additive_ridge_coexpression": 0.5}
+            for row, (name, higher) in enumerate(names.items())
+        }
+        table = tidy(values, 99)
+        table.attrs["folds"] = 5
+        lines = short_table(table).splitlines()
+        assert max(map(len, lines)) <= 80
+        assert "99 in 5 folds" in lines[0]
+        assert ("worse" in lines[0].lower()) == (n_worse > 0)
+        assert ("pearson_delta_ref" in lines[0]) == (n_worse == 1)
+    assert lines[0].startswith("Worse than the best baseline on 6 of 6 metrics")
+
+
+def test_where_the_train_mean_has_the_smaller_error_it_is_the_advice():
+    for of_mean in (0.9, 1.1):
+        table = tidy({"relative_error": {"gears": 1.0, "train_mean": of_mean, "go_knn": 0.5}})
+        advice = "the train mean has the smaller error (relative_error 0.900 against 1.000): prefer it here"
+        assert (advice in short_table(table).replace("\n", " ")) == (of_mean == 0.9)
 
 
 def test_tables_fit_a_terminal_of_100_columns():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import re
 
 import anndata
 import numpy as np
@@ -47,17 +48,14 @@ def saved(model, tmp_path_factory):
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if "neither measured" in record.getMessage()]
+    return [record.getMessage() for record in caplog.records if "informed by" in record.getMessage()]
 
 
 def test_each_condition_is_marked_by_its_least_known_gene(model, saved, caplog):
     for one in (model, GEARS.from_pretrained(saved, device="cpu")):
         caplog.clear()
         predictions = one.predict(list(WANTED))
-        assert warnings_of(caplog) == [
-            "2 genes neither measured nor perturbed in training: LIKE predicted from similar genes only; "
-            "ALONE predicted as an average gene, since nothing is known"
-        ]
+        assert warnings_of(caplog) == ["informed by similar genes only: LIKE; by nothing: ALONE"]
         assert predictions.to_adata().obs["informed_by"].to_dict() == WANTED
         assert predictions.to_frame().attrs["uninformed"] == ["ALONE+ctrl", "ALONE+GX00"]
         top = predictions.top(1)
@@ -89,9 +87,13 @@ def test_files_hold_the_mark(saved, tmp_path, ending, caplog):
 
 def test_the_printed_table_holds_the_mark(saved, capsys):
     run_predict([str(saved), "ALONE", "--top", "1", "--device", "cpu"])
-    header, row = capsys.readouterr().out.splitlines()
-    assert header.split()[-1] == "informed_by"
-    assert row.split()[-1] == "nothing"
+    first, _, condition, header, row = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"1 condition x \d+ genes: change over control( \(log1p\))?, 95 % interval", first)
+    assert condition == "ALONE+ctrl (informed by nothing)"
+    assert header.split() == ["rank", "gene", "delta", "low", "high", "sd_change", "expression"]
+    delta, low, high, sd_change = map(float, row.split()[2:6])
+    assert (high - low) / 2 == pytest.approx(1.96 * sd_change, abs=2e-4)
+    assert (high + low) / 2 == pytest.approx(delta, abs=2e-4)
 
 
 def test_many_predictions_give_one_warning(model, saved, tmp_path, caplog, monkeypatch):

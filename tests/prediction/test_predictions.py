@@ -106,6 +106,21 @@ def test_frame_adata_and_top(predictions):
         predictions.to_frame("deltas")
 
 
+def test_intervals_stand_beside_changes(predictions):
+    """1.96 standard deviations of the change on both sides; none without a prior."""
+    top = predictions.top(1).set_index("condition").loc["A+B"]
+    assert (top["delta"], top["low"], top["high"]) == pytest.approx((4.0, 4.0 - 0.98, 4.0 + 0.98))
+    first, _, pair, *_ = repr(predictions).splitlines()
+    assert first == "Predictions of 4 conditions x 3 genes: change over control, 95 % interval"
+    assert pair == "  A+B: g3 +4 +- 0.98, g2 +3 +- 0.98, g1 +2 +- 0.98"
+    html = predictions._repr_html_()
+    assert html.count("95 % interval") == 1
+    assert "<th>low</th>" in html
+    without = replace(predictions, sd=None)
+    assert "low" not in without.top(1)
+    assert "interval" not in repr(without)
+
+
 def test_top_needs_a_number_of_genes(predictions):
     for wrong in (-1, 0, 2.0, True):
         with pytest.raises(ValueError, match="expected a whole number of at least 1"):

@@ -198,8 +198,7 @@ def test_a_saved_model_predicts_with_its_head_and_without_training_data(
         model.train(epochs=1, evaluate_test=False, save_path=str(tmp_path / "model"))
     assert any(line.startswith("correction network: weight") for line in caplog.messages)
     assert any(
-        line.startswith("predictions come from the prior with its correction network")
-        for line in caplog.messages
+        line.startswith("predictions come from prior + correction network, ") for line in caplog.messages
     )
     tested = [condition.name for condition in perturbed_in(data.split, "test")]
     loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")

@@ -12,6 +12,17 @@ from gears.conditions import Condition, NodeSet
 from gears.core._messages import unknown_name
 
 
+ACTIVATION = ("crispra", "activation", "overexpression", "sunact", "oe")
+"""Words in the name of a perturbation type that raises expression; its sign is -1 beside types that lower it."""
+
+
+def type_signs(kinds: Sequence[str]) -> tuple[float, ...]:
+    """Sign that the effects of each type of perturbation are expected to have; 1 for a single one."""
+    if len(kinds) < 2:
+        return (1.0,)
+    return tuple(-1.0 if any(word in name.lower() for word in ACTIVATION) else 1.0 for name in kinds)
+
+
 @dataclass(frozen=True)
 class ModelContexts:
     """Contexts and types of a model that has any."""
