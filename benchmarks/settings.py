@@ -309,7 +309,16 @@ def fitted(screen: Screen, adata: anndata.AnnData, folder: str) -> GEARS:
     has_types = any(unit[1] for unit in screen.effect)
     keys = {"context_key": "line"} | ({"perturbation_type_key": "type"} if has_types else {})
     go = {gene: {f"T{i % 40}"} for i, gene in enumerate(adata.var_names)}
-    data = PertData.from_adata(adata, "gears", data_path=folder, gene2go=go, default_pert_graph=False, scale="log1p", verbose=False, **keys)  # fmt: skip
+    data = PertData.from_adata(
+        adata,
+        "gears",
+        data_path=folder,
+        gene2go=go,
+        default_pert_graph=False,
+        scale="log1p",
+        verbose=False,
+        **keys,
+    )
     train = [condition_of(unit, has_types).name for unit in screen.effect if unit not in screen.held_out]
     units = {  # the prior is fitted to training and validation conditions
         "train": train[:-2], "val": train[-2:],
@@ -347,7 +356,11 @@ def figures(screen: Screen, seed: int) -> dict[str, Any]:
             true, change = true_UG[is_in_U], predicted.delta_UG[is_in_U]
             row[f"error, {name}"] = float(error_UG[is_in_U].sum() / (true**2).sum())
             row[f"slope, {name}"] = float((change * true).sum() / (true**2).sum())
-            by_line = {line: hit_UG[is_in_U & np.array([unit[0] == line for unit in units])].mean() for line in screen.base if any(u[0] == line and i for u, i in zip(units, is_in_U, strict=True))}  # fmt: skip
+            lines_U = np.array([unit[0] for unit in units])
+            by_line = {
+                line: float(hit_UG[is_in_U & (lines_U == line)].mean())
+                for line in dict.fromkeys(lines_U[is_in_U])
+            }
             row[f"coverage, {name}"] = "/".join(
                 f"{by_line[line]:.2f}" for line in (next(iter(by_line)), list(by_line)[-1])
             )

@@ -32,7 +32,7 @@ BESIDE = {
     GEARS.model_initialize: {
         "G_go", "G_go_weight", "G_coexpress", "G_coexpress_weight", "pert_embedding", "seed",
     },
-    GEARS.train: {"evaluate_test", "distributed"},
+    GEARS.train: {"distributed"},
     GEARS.evaluate: {"part", "baselines", "embedding", "name", "report", "shown"},
     PertData.__init__: {"data_path"},
     PertData.load: {"data_name", "data_path", "drop_unmapped", "guides", "guide_targets", "workers", "dask"},

@@ -197,7 +197,7 @@ class TrainingJob:
         parts = trained._need_model()  # embeddings are not saved; a baseline of the table uses them
         inputs = PriorInputs.of(pert_data, self.network.hidden_size, self.network.pert_embedding)
         trained.parts = dataclasses.replace(parts, inputs=inputs)
-        if not result.stopped:
+        if self.options.evaluate_test and not result.stopped:
             with seconds.of("evaluation"):
                 table = trained.report_test(verbose=self.options.verbose)
         if model is not None:
@@ -280,7 +280,7 @@ def _train(
             join_group(world, backend=backend, timeout=timeout)
         try:
             job.make_batches(pert_data, ranks.world_size, ranks.rank, job.loader.num_workers)
-            result = job.model(pert_data).train(**job.options.to_dict(), evaluate_test=False)
+            result = job.model(pert_data).train(**{**job.options.to_dict(), "evaluate_test": False})
         finally:
             if not joined_before:
                 cleanup_ddp()
@@ -408,7 +408,8 @@ def train_ddp_worker(
     setup_ddp(rank, world_size)
     job = TrainingJob.check(pert_data_path, dataset_name, split_config, args)
     with shown(job.options.verbose):
-        result = job.opened(rank, world_size).train(**job.options.to_dict(), evaluate_test=evaluate_test)
+        options = {**job.options.to_dict(), "evaluate_test": evaluate_test and job.options.evaluate_test}
+        result = job.opened(rank, world_size).train(**options)
     if not joined_before:
         cleanup_ddp()
     return vars(result)

@@ -3,10 +3,10 @@
 An additive Gaussian process over perturbed genes whose weights maximise the evidence; see ``docs/prior.md``.
 """
 
+from gears.priors._data import PriorData
 from gears.priors._fit import FittedPrior, fit_prior
 from gears.priors._kernels import GeneSimilarity
 from gears.priors._prior import GenePrior
-from gears.priors._process import PriorData
 from gears.priors._source import go_similarity, prior_of
 
 __all__ = [

@@ -28,7 +28,7 @@ from gears.priors._uncertainty import Uncertainty, expected_log_size, size_facto
 from gears.priors.true_change import TrueChange, Values, fit_true_change, group_of
 
 if TYPE_CHECKING:
-    from gears.priors._process import PriorData
+    from gears.priors._data import PriorData
 
 LEVEL = 0.9
 """Level of the intervals that are calibrated."""

@@ -14,6 +14,7 @@ from scipy import sparse
 from gears.files._mapped import row_blocks
 from gears.graphs._similarities import PriorInputs
 from gears.priors._calibration import LeftOut, fit_uncertainty
+from gears.priors._data import PriorData
 from gears.priors._kernels import (
     KINDS,
     N_KINDS,
@@ -27,7 +28,7 @@ from gears.priors._kernels import (
 from gears.priors._magnitude import fit_magnitude
 from gears.priors._measured import Measured
 from gears.priors._prior import Effects, GenePrior, slopes_of_targets
-from gears.priors._process import PriorData, Process, Regression, levels
+from gears.priors._process import Process, Regression, levels
 
 if TYPE_CHECKING:
     from gears.priors._uncertainty import Uncertainty

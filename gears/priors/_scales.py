@@ -2,20 +2,18 @@
 
 For two settings that measured the same conditions, with summed squares a and b of their changes (sampling noise of
 conditions and controls taken off), the log ratio is log(b / a) / 2. Its error follows from leaving out each condition,
-and the ratio is drawn to 1 by James and Stein's factor 1 - (error / ratio)^2. The factors of the settings fit the ratios
-of all pairs by least squares. The sign of a type of perturbation is that of its products with the first type, where
-these are beyond chance; else that of its name (CRISPRa raises what CRISPRi lowers).
+and the ratio is drawn to 1 by James and Stein's factor 1 - (error / ratio)^2. The factors of the settings fit the
+ratios of all pairs by least squares. The sign of a type of perturbation is that of its products with the first type,
+where these are beyond chance; else that of its name (CRISPRa raises what CRISPRi lowers).
 """
 
 from __future__ import annotations
 
 from itertools import combinations
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from gears.priors._process import PriorData
+from gears.priors._data import PriorData
 
 _FEWEST = 3  # conditions that both settings measured
 _FACTORS = (0.2, 5.0)  # least and largest

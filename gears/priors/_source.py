@@ -33,12 +33,13 @@ from gears.graphs._annotation import GeneAnnotation
 from gears.graphs._go import jaccard
 from gears.graphs._knowledge import cosines
 from gears.graphs._similarities import SIMILARITIES, PriorInputs, columns_of, similarity_key, stored_profiles
+from gears.priors._data import PriorData
 from gears.priors._evidence import sample
 from gears.priors._fit import Criterion, FittedPrior, fit_prior
 from gears.priors._head import ALL_GENES, NAMES, HeadInputs, PriorChanges, strata
 from gears.priors._kernels import ComputedSimilarity, GeneSimilarity
 from gears.priors._prior import GenePrior
-from gears.priors._process import PriorData, levels, mean_of_others
+from gears.priors._process import levels, mean_of_others
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
@@ -53,7 +54,7 @@ N_FOLDS = 5
 _SEED = 7
 _LEAST_NOISE = 1e-3
 
-FORMAT = 17  # raise when a prior of the same key would come out differently
+FORMAT = 18  # raise when a prior of the same key would come out differently
 NO_INPUTS = PriorInputs()
 
 

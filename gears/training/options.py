@@ -169,6 +169,8 @@ class TrainOptions(Options):
     name: str | None = option(None, text().or_none(), needs=_WANDB, help="name of the wandb run")
     init_timeout: float = option(90.0, number(above=0), needs=_WANDB,
         help="seconds to wait for wandb at the start")
+    evaluate_test: bool = option(True, switch(), command="",
+        help="score the test part beside the baselines at the end (rank 0)")
     verbose: bool = option(True, switch(), command="", help="log a line per epoch and the final table")
     # fmt: on
 
@@ -250,8 +252,6 @@ class TrainCall(TrainOptions):
 
     # fmt: off
     _: KW_ONLY
-    evaluate_test: bool = option(True, switch(), command="",
-        help="score the test part beside the baselines at the end (rank 0)")
     distributed: bool = option(False, switch(), command="",
         help="train together with the other workers of torchrun (a process group that already runs is always used)")
     # fmt: on

@@ -11,7 +11,6 @@ import numpy as np
 from gears.conditions import Condition, NodeSet
 from gears.core._messages import unknown_name
 
-
 ACTIVATION = ("crispra", "activation", "overexpression", "sunact", "oe")
 """Words in the name of a perturbation type that raises expression; its sign is -1 beside types that lower it."""
 

@@ -1,0 +1,114 @@
+"""What the prior is fitted to: the training conditions of one setting or several."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gears.priors._kernels import NAMES, GeneSimilarity, Similarity, settings_of
+
+
+@dataclass(frozen=True)
+class PriorData:
+    """What the prior is fitted to: the training conditions, without the control.
+
+    Attributes
+    ----------
+    sets
+        Perturbation-graph nodes of each of the C conditions, with context and type where the screen has several
+        (:class:`gears.conditions.NodeSet`).
+    delta_CG
+        Their mean expression minus the control mean of their setting, float64.
+    variance_G
+        Variance of a cell's expression within a condition, pooled.
+    n_C
+        Cells of each condition.
+    control_mean_SG
+        Control mean of each setting; (G,) for one.
+    column_P
+        Column of each node among the measured genes, -1 where it is not measured.
+    further
+        More similarities by name, to the same trained nodes.
+    n_control
+        Control cells, of each setting (S,) where there are several; infinite where their mean is exact.
+    groups
+        Conditions of the same number are held out together; None where each is by itself.
+    n_kinds
+        Types of perturbation; settings are numbered ``context x n_kinds + kind``.
+    sign_K
+        Sign that the changes of each type are expected to have.
+    """
+
+    sets: tuple[tuple[int, ...], ...]
+    delta_CG: np.ndarray
+    variance_G: np.ndarray
+    n_C: np.ndarray
+    control_mean_SG: np.ndarray
+    column_P: np.ndarray
+    genes: GeneSimilarity
+    further: Mapping[str, Similarity] = field(default_factory=dict)
+    n_control: float | np.ndarray = math.inf
+    groups: np.ndarray | None = None
+    n_kinds: int = 1
+    sign_K: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "control_mean_SG", np.atleast_2d(self.control_mean_SG))
+        n_conditions, n_genes = self.delta_CG.shape
+        for name, length in (("sets", n_conditions), ("n_C", n_conditions), ("variance_G", n_genes)):
+            if len(getattr(self, name)) != length:
+                msg = f"{name} has {len(getattr(self, name))} entries; the changes are {self.delta_CG.shape}"
+                raise ValueError(msg)
+        if any(not nodes for nodes in self.sets):
+            msg = "the prior is fitted to perturbed conditions; leave the control out"
+            raise ValueError(msg)
+        if taken := sorted(set(NAMES) & set(self.further)):
+            msg = (
+                f"a similarity of genes is named {taken[0]!r}, as a part of the prior is; choose another name"
+            )
+            raise ValueError(msg)
+
+    @property
+    def n_settings(self) -> int:
+        """Number of settings, S, with and without training conditions."""
+        return len(self.control_mean_SG)
+
+    @property
+    def setting_C(self) -> np.ndarray:
+        """Setting of each condition."""
+        return settings_of(self.sets, self.n_kinds)
+
+    @property
+    def group_C(self) -> np.ndarray:
+        """What is held out together."""
+        return np.arange(len(self.sets)) if self.groups is None else self.groups
+
+    @property
+    def holds_settings_out(self) -> bool:
+        """Whether each setting is held out whole, as where predictions are for contexts that training never sees."""
+        pairs = np.unique(np.stack([self.setting_C, self.group_C]), axis=1)
+        n_settings = len(np.unique(self.setting_C))
+        return self.n_settings > 1 and len(np.unique(self.group_C)) > 1 and pairs.shape[1] == n_settings
+
+    def control_variance(self) -> np.ndarray:
+        """Sampling variance of the control mean, (G,), of several settings (S, G)."""
+        if isinstance(self.n_control, np.ndarray):
+            return np.outer(1 / self.n_control, self.variance_G)
+        return self.variance_G / self.n_control
+
+    def noise_of_changes(self) -> np.ndarray:
+        """Sampling variance of every change, with that of the control mean, (C, G)."""
+        n_control_C = np.broadcast_to(self.n_control, self.n_settings)[self.setting_C]
+        return np.outer(1 / self.n_C + 1 / n_control_C, self.variance_G)
+
+    def sampling_noise(self) -> tuple[np.ndarray, np.ndarray]:
+        """Sampling variance of every condition and gene as a product: (C,), around 1, and (G,)."""
+        typical = 1 / float((1 / self.n_C).mean())
+        return typical / self.n_C, self.variance_G / typical
+
+    def sets_of(self, rows: np.ndarray) -> list[tuple[int, ...]]:
+        """Sets of some conditions."""
+        return [self.sets[row] for row in rows.tolist()]
