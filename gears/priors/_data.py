@@ -99,11 +99,6 @@ class PriorData:
             return np.outer(1 / self.n_control, self.variance_G)
         return self.variance_G / self.n_control
 
-    def noise_of_changes(self) -> np.ndarray:
-        """Sampling variance of every change, with that of the control mean, (C, G)."""
-        n_control_C = np.broadcast_to(self.n_control, self.n_settings)[self.setting_C]
-        return np.outer(1 / self.n_C + 1 / n_control_C, self.variance_G)
-
     def sampling_noise(self) -> tuple[np.ndarray, np.ndarray]:
         """Sampling variance of every condition and gene as a product: (C,), around 1, and (G,)."""
         typical = 1 / float((1 / self.n_C).mean())

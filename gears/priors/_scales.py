@@ -2,8 +2,8 @@
 
 *Of each setting.*
 
-For two settings that measured the same conditions, with summed squares a and b of their changes (sampling noise of
-conditions and controls taken off), the log ratio is log(b / a) / 2. Its error follows from leaving out each condition,
+For two settings that measured the same conditions, with summed squares a and b of how far these depart from their mean
+(sampling noise taken off), the log ratio is log(b / a) / 2. Its error follows from leaving out each condition,
 and the ratio is drawn to 1 by James and Stein's factor 1 - (error / ratio)^2. The factors of the settings fit the
 ratios of all pairs by least squares. The sign of a type of perturbation is that of its products with the first type,
 where these are beyond chance; else that of its name (CRISPRa raises what CRISPRi lowers).
@@ -35,7 +35,7 @@ def scales_of(data: PriorData, rest_CG: np.ndarray) -> np.ndarray:
     n_settings, setting_C = data.n_settings, data.setting_C
     if n_settings == 1:
         return np.ones(1)
-    noise_C = data.noise_of_changes().sum(axis=1)
+    noise_C = data.variance_G.sum() / data.n_C
     rows = [
         {tuple(sorted(data.sets[row])): row for row in np.flatnonzero(setting_C == setting).tolist()}
         for setting in range(n_settings)
@@ -45,15 +45,18 @@ def scales_of(data: PriorData, rest_CG: np.ndarray) -> np.ndarray:
     has_pair_S = np.zeros(n_settings, dtype=bool)
     for one, other in combinations(range(n_settings), 2):
         keys = sorted(rows[one].keys() & rows[other].keys())
-        if not keys:
+        if len(keys) < _FEWEST:
             continue
         first, second = (np.array([rows[setting][key] for key in keys]) for setting in (one, other))
-        cross_P = (rest_CG[first] * rest_CG[second]).sum(axis=1)
+        first_PG, second_PG = (rest_CG[at] - rest_CG[at].mean(axis=0) for at in (first, second))
+        cross_P = (first_PG * second_PG).sum(axis=1)
         kinds = {one % data.n_kinds, other % data.n_kinds}
         if 0 in kinds and len(kinds) == 2:
             products[max(kinds)] += cross_P.tolist()
-        square_P, other_square_P = ((rest_CG[at] ** 2).sum(axis=1) - noise_C[at] for at in (first, second))
-        if len(keys) < _FEWEST or min(square_P.sum(), other_square_P.sum()) <= 0:
+        of_noise = 1 - 1 / len(keys)
+        square_P = (first_PG**2).sum(axis=1) - of_noise * noise_C[first]
+        other_square_P = (second_PG**2).sum(axis=1) - of_noise * noise_C[second]
+        if min(square_P.sum(), other_square_P.sum()) <= 0:
             continue
         ratio = 0.5 * np.log(other_square_P.sum() / square_P.sum())
         influence_P = 0.5 * (other_square_P / other_square_P.sum() - square_P / square_P.sum())
