@@ -2,10 +2,12 @@
 
 import logging
 import os
+from multiprocessing.forkserver import _forkserver as forkserver
 from pathlib import Path
 
 import numpy as np
 import pytest
+from driving import workers_by_fork
 from hypothesis import settings
 
 # No time limit per example: on a busy machine it fails by chance.
@@ -28,6 +30,18 @@ def as_a_new_process_logs():
     yield
     logger.setLevel(before[0])
     logger.propagate, logger.handlers[:] = before[1:]
+
+
+@pytest.fixture
+def quick_workers():
+    """Workers of the test start without seconds of imports (see `driving.workers_by_fork`)."""
+    with workers_by_fork():
+        yield
+
+
+def pytest_sessionfinish():
+    """End the server that quick workers come from."""
+    forkserver._stop() if forkserver._forkserver_pid is not None else None
 
 
 @pytest.fixture(scope="session")

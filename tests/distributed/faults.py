@@ -61,7 +61,7 @@ from gears.training._tasks import MomentsTask
 launch_module = importlib.import_module("gears.distributed._launch")
 
 MARK = "GEARS_FAULT"
-EPOCHS, THIRD_STEP, SECOND_EPOCH = 3, 3, 2
+EPOCHS, THIRD_STEP, SECOND_EPOCH = 2, 3, 2
 
 
 # -- in the caller and in its workers ---------------------------------------------------------

@@ -73,15 +73,15 @@ def test_epochs_asked_for_are_run_printed_and_in_the_history(
     batch = {"batch_size": 64} if objective == "cells" else {}
     with caplog.at_level(logging.INFO, logger="gears"):
         result = initialised(pert_data).train(
-            epochs=3, lr=0.002, objective=objective, early_stopping=None, evaluate_test=False, **batch
+            epochs=2, lr=0.002, objective=objective, early_stopping=None, evaluate_test=False, **batch
         )
     lines = [line for line in caplog.messages if line.startswith("epoch ")]
-    assert len(result.history) == len(lines) == result.epochs == 3
+    assert len(result.history) == len(lines) == result.epochs == 2
     assert result.stopped_because is None
     (header,) = [line for line in caplog.messages if line.startswith("training the network: ")]
     n_steps = len(pert_data.dataloader["train_loader"]) if objective == "cells" else 20
     per_step = "64 cells" if objective == "cells" else "10 conditions (all, with the control)"
-    assert f"3 epochs x {n_steps} steps of {per_step} on 1 worker (cpu), lr 0.002" in header
+    assert f"2 epochs x {n_steps} steps of {per_step} on 1 worker (cpu), lr 0.002" in header
 
 
 def test_an_epoch_over_moments_is_at_least_a_pass_and_at_least_20_steps(
@@ -109,17 +109,15 @@ def test_a_network_trains_as_long_as_requested_and_not_without_a_request(pert_da
     assert result.history == []
     assert result.network_weight == 0
     assert model.predict([model.pert_list[0]]).sd is not None
-    every = initialised(pert_data).train(epochs=16, lr=1e-12, **RUN)
-    assert len(every.history) == 16
-    alone = initialised(pert_data).train(lr=1e-12, prior=None, **RUN)
-    assert len(alone.history) == 20
+    every = initialised(pert_data).train(epochs=8, lr=1e-12, **RUN)
+    assert len(every.history) == 8  # no early end without a request
 
 
 def test_training_without_a_better_epoch_ends_early_and_says_why(pert_data: PertData) -> None:
-    result = initialised(pert_data).train(epochs=16, lr=1e-12, early_stopping=4, **RUN)
-    # one-cycle: the rate falls after epoch 4; epoch 5 is the first that can be the best, and 4 more beat nothing
-    assert 8 <= len(result.history) < 16
-    assert "4 epochs in a row did not beat the best epoch" in str(result.stopped_because)
+    result = initialised(pert_data).train(epochs=8, lr=1e-12, early_stopping=2, **RUN)
+    # one-cycle: the rate falls after epoch 2; epoch 3 is the first that can be the best, and 2 more beat nothing
+    assert 4 <= len(result.history) < 8
+    assert "2 epochs in a row did not beat the best epoch" in str(result.stopped_because)
 
 
 # -- the prior ------------------------------------------------------------------------------
@@ -222,9 +220,13 @@ def test_prediction_is_prior_and_weighted_network_and_survives_saving(
     np.testing.assert_allclose(frames[0].to_numpy(), expected, atol=1e-6)
 
 
-def test_the_network_starts_at_the_prior(pert_data: PertData) -> None:
+def test_the_network_starts_at_the_prior_and_without_verbose_nothing_is_logged(
+    pert_data: PertData, caplog: pytest.LogCaptureFixture
+) -> None:
     model = initialised(pert_data)
-    model.train(epochs=1, lr=1e-12, **RUN)
+    with caplog.at_level(logging.INFO, logger="gears"):
+        model.train(steps=1, lr=1e-12, **RUN)
+    assert caplog.messages == []
     np.testing.assert_allclose(model.best_model.prepared()(nodes_of(pert_data))[0].numpy(), 0.0, atol=1e-6)
 
 
@@ -277,7 +279,7 @@ def few(tmp_path_factory: pytest.TempPathFactory, small_screen: tuple[AnnData, A
     return divided(tmp_path_factory.mktemp("few"), small_screen[0], val=4)
 
 
-@pytest.mark.parametrize("asked", [{"epochs": 1}, {"steps": 3}, {"early_stopping": 3}, {"uncertainty": True}])
+@pytest.mark.parametrize("asked", [{"steps": 3}, {"early_stopping": 1, "lr": 1e-12}, {"uncertainty": True}])
 def test_it_is_trained_on_request_and_has_weight_0(
     few: PertData, asked: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -33,8 +33,8 @@ def split_screen(folder: Path, adata: AnnData, n_train: int, n_val: int) -> Pert
 
 def trained(pert_data: PertData, *, uncertainty: bool = False, **options: Any) -> tuple[GEARS, Any]:
     model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=16, seed=1, uncertainty=uncertainty)
-    result = model.train(**({"prior": None, "epochs": 10} | QUIET | options))
+    model.model_initialize(hidden_size=8, seed=1, uncertainty=uncertainty)
+    result = model.train(**({"prior": None, "epochs": 6} | QUIET | options))
     return model, result
 
 
@@ -95,7 +95,7 @@ def test_a_remainder_does_not_ruin_the_running_statistics(effects: PertData) -> 
     assert 0.3 < slope(*changes(effects, model, "train")) < 1.2
 
 
-@pytest.mark.parametrize("prior", [None, "auto"])
+@pytest.mark.parametrize("prior", [None, pytest.param("auto", marks=pytest.mark.long)])
 def test_genes_without_counts_do_not_change(tmp_path: Path, prior: str | None) -> None:
     adata, _ = simulated_screen(
         **SIZES | {"n_genes": 100}, interaction_share=0.0, counts_per_gene=0.2, baseline_sd=2.0
@@ -111,7 +111,7 @@ def test_genes_without_counts_do_not_change(tmp_path: Path, prior: str | None) -
     assert silent_G[top_U20].mean() <= 0.05
 
 
-@pytest.mark.parametrize("objective", ["moments", "cells"])
+@pytest.mark.parametrize("objective", ["moments", pytest.param("cells", marks=pytest.mark.long)])
 def test_a_screen_without_effects_has_no_bias_at_sparse_genes(tmp_path: Path, objective: str) -> None:
     options = {"effect_size": 0.0, "target_effect": 0.0, "counts_per_gene": 0.5, "n_control": 600}
     adata, _ = simulated_screen(**SIZES | options, interaction_share=0.0)
@@ -126,9 +126,9 @@ def test_a_screen_without_effects_has_no_bias_at_sparse_genes(tmp_path: Path, ob
 
 
 def test_only_epochs_after_the_rise_of_the_learning_rate_are_kept(effects: PertData, plain: Any) -> None:
-    """One-cycle rises over three of ten epochs."""
+    """One-cycle rises over two of six epochs."""
     _, result, _ = plain
-    assert result.best_epoch > 3
+    assert result.best_epoch > 2
     assert trained(effects, schedule="constant", epochs=2)[1].best_epoch in (1, 2)
 
 
@@ -151,13 +151,13 @@ def test_a_network_that_is_hardly_trained_is_reported(
 ) -> None:
     assert plain[2] == []
     with caplog.at_level(logging.WARNING, logger="gears"):
-        trained(effects, lr=1e-6, epochs=1)
+        trained(effects, lr=1e-6, steps=2)
     (line,) = caplog.messages
     assert "hardly trained" in line
 
 
 def test_the_moving_average_is_of_trained_weights(effects: PertData) -> None:
-    model, _ = trained(effects, use_ema=True)  # 200 steps, decay 0.999
+    model, _ = trained(effects, use_ema=True)  # 120 steps, decay 0.999
     predicted_UG, measured_UG = changes(effects, model, "train")
     slope_drawn = model.parts.provenance["slope_of_network"]
     assert slope(predicted_UG, measured_UG) / slope_drawn > 0.6
@@ -177,7 +177,7 @@ def test_a_network_alone_is_drawn_to_the_train_mean_as_validation_says(effects: 
     predicted_UG, measured_UG = (change_UG - mean_G for change_UG in changes(effects, model, "val"))
     assert (predicted_UG * measured_UG).sum() / (predicted_UG**2).sum() == pytest.approx(1, abs=1e-4)
     # `model` is the network of the last epoch, which is kept here, as it was trained
-    assert result.best_epoch == 10
+    assert result.best_epoch == 6
     nodes = [effects.condition_nodes(condition) for condition in conditions]
     plain_UG = model.model.prepared()(nodes)[0].numpy()
     np.testing.assert_allclose(drawn_UG, mean_G + factor * (plain_UG - mean_G), atol=1e-5)

@@ -71,17 +71,20 @@ def numbers(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in record.items() if key != "seconds"} for record in history]
 
 
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)], ids=["some", "every"])
 @pytest.mark.parametrize("case", CASES)
 def test_every_step_is_a_place_to_go_on_from_bit_for_bit(
-    case: str, pert_data: PertData, tmp_path: Path
+    case: str, every: bool, pert_data: PertData, tmp_path: Path
 ) -> None:
+    """Some: the first step, the end of an epoch, the last step but one."""
     options = {**CASES[case], "checkpoint_every_steps": 1, "keep_last": 1000}
     whole, result = trained(pert_data, tmp_path / "whole", **options)
     files = sorted((tmp_path / "whole" / "checkpoints").iterdir())
     within = [file for file in files if not file.name.endswith("step-0000000.pt")]
     assert len(files) > EPOCHS + 3
     assert len(within) > EPOCHS, "there must be checkpoints within an epoch"
-    for file in files:
+    end = next(file for file in files if file not in within)
+    for file in files if every else (files[0], end, within[-1]):
         folder = tmp_path / file.stem
         shutil.copytree(tmp_path / "whole", folder)
         for later in files[files.index(file) + 1 :]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from types import SimpleNamespace
@@ -131,22 +132,19 @@ def test_hand_written_parts_are_left_to_themselves_and_come_back(monkeypatch) ->
 @pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of torch's own doings while it traces
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
-def test_a_compiled_run_equals_a_plain_one(backend: str, tmp_path, small_screen_adata, monkeypatch) -> None:
+def test_a_compiled_run_equals_a_plain_one(backend: str, small_data, monkeypatch) -> None:
     """The default backend takes minutes; the other one traces and differentiates in the same way."""
     if modes.no_compiler("cpu") is not None:
         pytest.skip(f"torch.compile cannot run here: {modes.no_compiler('cpu')}")
-    from gears import GEARS, PertData
+    from gears import GEARS
 
-    real = torch.compile
+    data, real = copy.copy(small_data), torch.compile
     monkeypatch.setattr(torch, "compile", lambda model, **more: real(model, backend=backend, **more))
-    pert_data = PertData(tmp_path, default_pert_graph=False)
-    pert_data.new_data_process("small", small_screen_adata)
-    pert_data.prepare_split(split="simulation", seed=1)
     found = []
     for compile in (False, True):
-        model = GEARS(pert_data, device="cpu")
-        model.model_initialize(hidden_size=8)
-        options = {"epochs": 1, "objective": "cells", "batch_size": 24, "dtype": "float64"}
+        model = GEARS(data, device="cpu")
+        model.model_initialize(hidden_size=4)
+        options = {"steps": 2, "objective": "cells", "batch_size": 24, "dtype": "float64"}
         result = model.train(**options, compile=compile, evaluate_test=False, verbose=False)
         found.append((result.history[0], model.best_model.state_dict()))
     (plain, weights), (compiled, own_weights) = found
