@@ -1,4 +1,4 @@
-"""Starting workers: from scripts, standard input and threads (what happens when one fails: test_failures.py)."""
+"""Starting workers: from scripts, standard input and threads (when one fails: test_kills_and_faults.py)."""
 
 from __future__ import annotations
 
