@@ -23,7 +23,7 @@ import places
 import torch
 from screens import prepared
 
-STEPS = 4
+STEPS = 2
 UNCERTAIN = {"uncertainty": True}
 COUNTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "cells": ({}, {"objective": "cells"}),

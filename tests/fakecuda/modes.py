@@ -49,7 +49,7 @@ def moments(steps: int = 4, **more: Any) -> dict[str, Any]:
 
 UNCERTAIN = {"uncertainty": True}
 MODES = {
-    "two epochs": Mode(cells(24)),
+    "two epochs": Mode(cells(14)),
     "uncertainty": Mode(moments(), UNCERTAIN),
     "published uncertainty": Mode(cells(), {**UNCERTAIN, "uncertainty_kind": "gears", "direction": "sign"}),
     "evidence": Mode(moments(), {"loss": "evidence", "mask_target": True}),
