@@ -130,6 +130,15 @@ def small_screen_adata(small_screen):
 
 
 @pytest.fixture
+def screens(tmp_path, small_screen_adata):
+    """A folder with the file of the small screen, for jobs that prepare it."""
+    folder = tmp_path / "screens"
+    folder.mkdir()
+    small_screen_adata.write_h5ad(folder / "small.h5ad")
+    return folder
+
+
+@pytest.fixture
 def small_screen_truth(small_screen):
     """What the small screen was drawn from (see :class:`gears.simulate.Truth`)."""
     return small_screen[1]

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from anndata import AnnData
 
 from gears import GEARS, PertData
 from gears.distributed._torchrun import share_loaders
@@ -50,10 +49,8 @@ OPTIONS = {"prior": None, "epochs": 2, "objective": "cells", "dtype": "float64",
 
 
 @pytest.fixture
-def folder(tmp_path: Path, small_screen_adata: AnnData) -> Path:
-    (tmp_path / "screens").mkdir()
-    small_screen_adata.write_h5ad(tmp_path / "screens" / "small.h5ad")
-    return tmp_path
+def folder(screens: Path) -> Path:
+    return screens.parent
 
 
 @pytest.fixture

@@ -86,14 +86,6 @@ def test_one_mps_device_is_not_shared(monkeypatch, caplog) -> None:
         own_device(Ranks(0, 0, 2, 2), None, None, "mps", visible=0)
 
 
-@pytest.fixture
-def screens(tmp_path: Path, small_screen_adata: AnnData) -> Path:
-    folder = tmp_path / "screens"
-    folder.mkdir()
-    small_screen_adata.write_h5ad(folder / "small.h5ad")
-    return folder
-
-
 def environment() -> dict[str, str]:
     values = {key: value for key, value in os.environ.items() if not key.startswith(("MASTER_", "RANK"))}
     return values | {"OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

@@ -26,7 +26,7 @@ import fakenccl  # noqa: F401  (registers the backend here; site/ does so in the
 # isort: split
 
 import torch
-from modes import UNCERTAIN, cells, difference, moments
+from modes import cells, difference, moments
 from screens import screen_file
 
 from gears import GEARS, train_multi_gpu
@@ -35,10 +35,6 @@ BATCH = 16  # cells or conditions over all workers
 CASES: dict[str, dict[str, Any]] = {
     "cells": cells(dtype="float64", check_replicas=True),
     "moments": moments(dtype="float64"),
-    "uncertainty": moments(dtype="float64", model_config=UNCERTAIN),
-    "bfloat16": cells(use_amp=True),
-    "accumulated": cells(accumulation_steps=2, use_ema=True),
-    "prior": {"steps": 20},
     "reproducible": moments(dtype="float64", reproducible=True),
 }
 

@@ -23,14 +23,6 @@ SPLIT = {"split": "simulation", "seed": 1}
 GLOBAL_BATCH = 24
 
 
-@pytest.fixture
-def screens(tmp_path: Path, small_screen_adata: AnnData) -> Path:
-    folder = tmp_path / "screens"
-    folder.mkdir()
-    small_screen_adata.write_h5ad(folder / "small.h5ad")
-    return folder
-
-
 def arguments(save_path: Path, **more: object) -> dict[str, object]:
     return {
         "save_path": str(save_path), "model_config": {"hidden_size": 8}, "epochs": 3, "eval_every": 2,

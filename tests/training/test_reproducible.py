@@ -18,7 +18,6 @@ from gears.distributed import launch
 from gears.distributed._world import IDENTITY
 from gears.simulate import simulated_screen
 from gears.training._shards import N_SHARDS, Shards, check_workers, sharded
-from gears.training.options import TrainOptions
 
 pytestmark = pytest.mark.timeout(900)
 CPU = torch.device("cpu")
@@ -158,7 +157,3 @@ def test_models_and_batches_that_cannot_be_divided_are_refused() -> None:
         pytest.raises(TypeError, match="a tuple has no method"),
     ):
         shards.divided([(torch.ones(4, 2), torch.ones(4))])  # type: ignore[union-attr]
-
-
-def test_a_resumed_run_keeps_the_option() -> None:
-    assert "reproducible" in TrainOptions().fixed()

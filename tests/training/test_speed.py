@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,38 +14,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gears.training import TrainingEngine
 from gears.training import _modes as modes
-from gears.training._records import Clock
 from gears.training._run import full_memory_explained
 from gears.training._schedules import Horizon
 from gears.training._workers import for_several_workers, has_batch_norm
 from gears.training.options import TrainOptions
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-
-
-def test_seconds_add_up_and_evaluation_keeps_its_communication_apart() -> None:
-    reducer = SimpleNamespace(seconds=5.0)
-    clock = Clock(reducer)
-
-    def batches():
-        for _ in range(2):
-            time.sleep(0.03)
-            yield [torch.zeros(4), torch.zeros(3)]
-
-    for _ in clock.timed(batches()):
-        time.sleep(0.02)
-        reducer.seconds += 0.01
-    with clock.evaluating():
-        time.sleep(0.04)
-        reducer.seconds += 0.03
-    seconds = clock.report(2 * clock.seen, "cells")
-    assert clock.seen == 14
-    assert seconds["data"] >= 0.06
-    assert seconds["communication"] == pytest.approx(0.05)
-    assert 0.01 <= seconds["evaluation"] < seconds["total"] - 0.09
-    parts = sum(seconds[name] for name in ("data", "compute", "communication", "evaluation"))
-    assert parts == pytest.approx(seconds["total"])
-    assert seconds["cells_per_second"] == pytest.approx(28 / (seconds["total"] - seconds["evaluation"]))
 
 
 def test_a_rate_in_every_record() -> None:
@@ -107,25 +80,6 @@ def test_no_compiler_is_said_and_the_model_stays(monkeypatch, caplog) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert modes.no_compiler("cpu") is None
     assert modes.no_compiler("cuda") == "the package triton is not installed"
-
-
-def test_hand_written_parts_are_left_to_themselves_and_come_back(monkeypatch) -> None:
-    class Model(nn.Linear):
-        def hand_written(self):
-            return [(self, "forward")]
-
-    seen = []
-    monkeypatch.setattr(torch.compiler, "disable", lambda function: seen.append(function) or function)
-    monkeypatch.setattr(torch, "compile", lambda model, dynamic: ("compiled", model, dynamic))
-    monkeypatch.setattr(modes, "no_compiler", lambda kind: None)
-    model = Model(2, 2)
-    with modes.compiled(model, CPU) as found:
-        assert found == ("compiled", model, True)
-        assert "forward" in vars(model)
-    assert len(seen) == 1
-    assert "forward" not in vars(model)
-    with modes.compiled(model, CPU, enabled=False) as found:
-        assert found is model
 
 
 @pytest.mark.slow
