@@ -44,7 +44,7 @@ def test_kills_faults_and_stops(tmp_path: Path) -> None:
         "full disk | worker 0 | writing a checkpoint",
         "exception, the other deaf to SIGTERM | worker 1 | a step",
         "SIGTERM | caller | a step",
-        "SIGKILL | caller | a step",
+        "SIGKILL | caller | validation",
     ]
     run("faults.py", tmp_path / "runs", results, *names, seconds=600)
     assert {row["name"]: row["wrong"] for row in rows(results)} == {name: [] for name in names}
