@@ -76,9 +76,7 @@ OLDER = ["torch.distributed.launch"]
 @pytest.mark.parametrize(
     "launcher", [TORCHRUN, pytest.param(OLDER, marks=pytest.mark.long)], ids=lambda words: words[0]
 )
-def test_two_launched_processes_train_the_model_of_one(
-    launcher: list[str], folder: Path, alone: None
-) -> None:
+def test_two_launched_processes_train_the_model_of_one(launcher, folder, alone):
     script = folder / "train.py"
     script.write_text(SCRIPT)
     command = [sys.executable, "-m", *launcher, "--nproc_per_node=2"]

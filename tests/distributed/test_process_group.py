@@ -75,9 +75,7 @@ def _sums(rank: int, world_size: int) -> dict:
     }
 
 
-def test_sums_over_workers_and_a_warning_of_all_of_them_once(
-    monkeypatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_sums_over_workers_and_a_warning_of_all_of_them_once(monkeypatch, capfd):
     expected = {
         "world": (0, 2, "cpu"), "sum": [3.0], "gather": [0.0, 1.0], "mean": [3.0], "added": [5.0], "max": [1.0],
         "main": True,

@@ -182,9 +182,7 @@ def trained_alone(screens: Path) -> dict[str, torch.Tensor]:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("machines", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_a_restarted_machine_and_two_machines_give_the_model_of_one_process(
-    machines: int, screens: Path, tmp_path: Path
-) -> None:
+def test_a_restarted_machine_and_two_machines_give_the_model_of_one_process(machines, screens, tmp_path):
     """One machine whose second worker is killed in its ninth step; two machines without a mishap."""
     script, model = tmp_path / "train.py", tmp_path / "model"
     script.write_text(SCRIPT)

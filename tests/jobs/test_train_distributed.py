@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from anndata import AnnData
 
 from gears import GEARS, PertData, train_many, train_multi_gpu
 from gears.distributed.doctor import cores
@@ -230,9 +229,7 @@ def test_worker_function_alone_runs_in_a_group_of_one(screens: Path, tmp_path: P
     assert logging.getLogger("gears").level == level, "the caller's logger stays as it was"
 
 
-def test_options_of_a_group_that_runs_are_reported(
-    screens: Path, tmp_path: Path, monkeypatch, caplog
-) -> None:
+def test_options_of_a_group_that_runs_are_reported(screens, tmp_path, monkeypatch, caplog):
     import socket
 
     with socket.socket() as probe:
@@ -253,9 +250,7 @@ def test_options_of_a_group_that_runs_are_reported(
     assert [line.partition("=")[0] for line in lines] == ["backend", "timeout"]
 
 
-def test_dictionary_annotation_travels_as_a_file(
-    screens: Path, tmp_path: Path, small_screen_adata: AnnData
-) -> None:
+def test_dictionary_annotation_travels_as_a_file(screens, tmp_path, small_screen_adata):
     genes = small_screen_adata.var["gene_name"].tolist()
     go = {gene: {f"T{index % 7}", f"T{index % 5}"} for index, gene in enumerate(genes)}
     job = TrainingJob.check(

@@ -89,9 +89,7 @@ def assert_same_run(left: dict[str, Any], right: dict[str, Any]) -> None:
     ("name", "workers"),
     [*((name, 2) for name in RUNS), *((name, 4) for name in RUNS_OF_FOUR)],
 )
-def test_whole_runs_are_those_of_one_worker(
-    name: str, workers: int, alone: dict[str, Any], several: dict[int, list[dict[str, Any]]]
-) -> None:
+def test_whole_runs_are_those_of_one_worker(name, workers, alone, several):
     one = alone[name]
     assert len(one["history"]) == 2
     for found in several[workers]:
@@ -101,9 +99,7 @@ def test_whole_runs_are_those_of_one_worker(
 
 
 @pytest.mark.parametrize("objective", GLOBAL_BATCH)
-def test_gradients_do_not_depend_on_who_has_which_rows(
-    objective: str, data: PertData, several: dict[int, list[dict[str, Any]]]
-) -> None:
+def test_gradients_do_not_depend_on_who_has_which_rows(objective, data, several):
     before = stepped(data, objective, "nll", [[list(range(16))]])
     for found in several[2]:
         for split in SPLITS:
@@ -113,9 +109,7 @@ def test_gradients_do_not_depend_on_who_has_which_rows(
 
 
 @pytest.mark.parametrize("objective", GLOBAL_BATCH)
-def test_accumulation_without_batch_norm_equals_the_window_as_one_batch(
-    objective: str, data: PertData, several: dict[int, list[dict[str, Any]]]
-) -> None:
+def test_accumulation_without_batch_norm_equals_the_window_as_one_batch(objective, data, several):
     whole = stepped(data, objective, "nll", ACCUMULATED_WINDOWS["whole"], additive=True)
     for found in several[2]:
         assert furthest(found[f"{objective}: accumulated"], whole) < GRADIENT
@@ -132,9 +126,7 @@ def test_runs_of_four_have_a_rank_without_a_validation_condition(data: PertData)
     assert 0 < len(data.split.conditions("val")) < MOST_WORKERS
 
 
-def test_runs_are_resumed_by_other_numbers_of_workers(
-    data: PertData, out: Path, alone: dict[str, Any], several: dict[int, list[dict[str, Any]]]
-) -> None:
+def test_runs_are_resumed_by_other_numbers_of_workers(data, out, alone, several):
     for found in several[2]:
         assert_same_run(found["one, resumed by two"], alone["cells"])
     cut_off(out / "two", "epoch-00001-step-")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gears import GEARS, PertData
+from gears import GEARS
 from gears.training._loggers import (
     LOGGERS,
     LoggerSetup,
@@ -63,9 +63,7 @@ def recorder() -> Iterator[list]:
     del LOGGERS["list"]
 
 
-def test_tracking_in_the_published_way(
-    small_data: PertData, tmp_path: Path, offline: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tracking_in_the_published_way(small_data, tmp_path, offline, monkeypatch):
     pytest.importorskip("wandb", reason="the package wandb is not installed")
     monkeypatch.chdir(tmp_path)
     model = GEARS(

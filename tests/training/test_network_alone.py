@@ -146,9 +146,7 @@ def test_the_last_epoch_is_kept_unless_another_is_better_beyond_chance() -> None
     assert kept_epoch(2 - scores_EU, lower_is_better=True) == 13
 
 
-def test_a_network_that_is_hardly_trained_is_reported(
-    effects: PertData, plain: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_network_that_is_hardly_trained_is_reported(effects, plain, caplog):
     assert plain[2] == []
     with caplog.at_level(logging.WARNING, logger="gears"):
         trained(effects, lr=1e-6, steps=2)

@@ -55,9 +55,7 @@ def alone(data: PertData, out: Path) -> dict[str, dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def several(
-    folder: Path, out: Path, alone: dict[str, dict[str, str]]
-) -> list[dict[str, dict[str, dict[str, str]]]]:
+def several(folder, out, alone):
     """What each of two workers found."""
     with workers_by_fork():
         launch(work, ["cpu"] * WORKERS, (str(folder), str(out)), backend="gloo")
@@ -67,9 +65,7 @@ def several(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["begun", "resumed"])
 @pytest.mark.parametrize("name", CASES)
-def test_several_workers_give_the_bits_of_one(
-    name: str, how: str, alone: dict[str, dict[str, str]], several: list[dict[str, dict[str, dict[str, str]]]]
-) -> None:
+def test_several_workers_give_the_bits_of_one(name, how, alone, several):
     for found in several:
         assert found[name][how] == alone[name]
 
