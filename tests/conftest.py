@@ -2,7 +2,7 @@
 
 import logging
 import os
-from multiprocessing.forkserver import _forkserver as forkserver
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +41,8 @@ def quick_workers():
 
 def pytest_sessionfinish():
     """End the server that quick workers come from."""
-    forkserver._stop() if forkserver._forkserver_pid is not None else None
+    if (module := sys.modules.get("multiprocessing.forkserver")) is not None:
+        module._forkserver._stop()
 
 
 @pytest.fixture(scope="session")

@@ -47,12 +47,12 @@ def workers_by_fork() -> Iterator[None]:
     """
     import torch.multiprocessing
 
-    context = multiprocessing.get_context("forkserver")
     if sys.platform == "win32":
         yield
         return
     from multiprocessing import forkserver
 
+    context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
         ["gears.jobs._job", "gears.gears", "torch_geometric", "anndata", "sklearn"]
     )
