@@ -221,7 +221,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_launched_run_logs_what_a_spawned_run_logs(tmp_path: Path, small_screen_adata: AnnData) -> None:
     script = tmp_path / "train.py"
     script.write_text(LOGGING)
