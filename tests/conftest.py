@@ -2,10 +2,12 @@
 
 import logging
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from driving import workers_by_fork
 from hypothesis import settings
 
 # No time limit per example: on a busy machine it fails by chance.
@@ -30,6 +32,19 @@ def as_a_new_process_logs():
     yield
     logger.setLevel(before[0])
     logger.propagate, logger.handlers[:] = before[1:]
+
+
+@pytest.fixture
+def quick_workers():
+    """Workers of the test start without seconds of imports (see `driving.workers_by_fork`)."""
+    with workers_by_fork():
+        yield
+
+
+def pytest_sessionfinish():
+    """End the server that quick workers come from."""
+    if (module := sys.modules.get("multiprocessing.forkserver")) is not None:
+        module._forkserver._stop()
 
 
 @pytest.fixture(scope="session")
@@ -115,6 +130,15 @@ def small_data(small_screen, tmp_path_factory):
 def small_screen_adata(small_screen):
     """A simulated screen, fresh for each test: 60 genes, 10 singles, 8 pairs (30 cells each), 100 controls."""
     return small_screen[0].copy()
+
+
+@pytest.fixture
+def screens(tmp_path, small_screen_adata):
+    """A folder with the file of the small screen, for jobs that prepare it."""
+    folder = tmp_path / "screens"
+    folder.mkdir()
+    small_screen_adata.write_h5ad(folder / "small.h5ad")
+    return folder
 
 
 @pytest.fixture

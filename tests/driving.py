@@ -1,10 +1,13 @@
-"""What tests of several rooms share: drivers that run in a process of their own, and folders that may only be read."""
+"""What tests of several rooms share: drivers that run in a process of their own, workers that start at once, folders
+that may only be read."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -34,6 +37,38 @@ def cut_off(path: Path, within: str) -> None:
     last = next(file for file in files if file.name.startswith(within) and "step-0000000" not in file.name)
     for file in files[files.index(last) + 1 :]:
         file.unlink()
+
+
+@contextlib.contextmanager
+def workers_by_fork() -> Iterator[None]:
+    """Within the block workers are forks of a server that has imported the package: a start takes no seconds.
+
+    For tests of what workers compute. They have the server's environment and standard streams, and it is their parent.
+    """
+    import torch.multiprocessing
+
+    if sys.platform == "win32":
+        yield
+        return
+    from multiprocessing import forkserver
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["gears.jobs._job", "gears.gears", "torch_geometric", "anndata", "sklearn"]
+    )
+    start = torch.multiprocessing.start_processes
+
+    def start_by_fork(function: Any, args: Any, **options: Any) -> Any:
+        forkserver.ensure_running()
+        setup, payload = args
+        setup = dataclasses.replace(setup, parent=forkserver._forkserver._forkserver_pid)
+        return start(function, (setup, payload), **(options | {"start_method": "forkserver"}))
+
+    torch.multiprocessing.start_processes = start_by_fork
+    try:
+        yield
+    finally:
+        torch.multiprocessing.start_processes = start
 
 
 WRITES_ANYWHERE = 1 << 1  # CAP_DAC_OVERRIDE of Linux

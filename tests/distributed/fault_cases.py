@@ -12,6 +12,7 @@ SIGNALS = ("SIGTERM", "SIGINT", "SIGKILL", "SIGSTOP")
 LATE = 20.0
 """Seconds that a busy machine may add until the caller knows."""
 CALLER, TORCHRUN = "caller", "torchrun"
+RAISED = ("worker 1 of 2 failed: KeyError: 'no such gene'", "Original traceback")
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,9 @@ def cases() -> list[Case]:
         Case(CALLER, "full disk", PREPARING, (full, "screens"), "error"),
         Case("worker 1", "memory of torch full", STEP, ("worker 1 of 2", no_memory, "batch_size"), "error"),
         Case("worker 0", "memory of numpy full", VALIDATION, ("worker 0 of 2", no_memory, "batch_size"), "error"),
-        Case("worker 1", "exception", STEP, ("worker 1 of 2 failed: KeyError: 'no such gene'",), "error"),
+        Case("worker 1", "exception", STEP, RAISED, "error"),
+        Case("worker 1", "exception, the other deaf to SIGTERM", STEP, RAISED, "error"),
+        Case(CALLER, "SIGINT, to all at once", STEP, ("KeyboardInterrupt", "the checkpoint is"), "stopped"),
         Case("worker 1", "leaves with 0", STEP, ("worker 1 of 2 left early with exit code 0",), "error"),
         Case("worker 0", "leaves with 3", VALIDATION, ("worker 0 of 2 left early with exit code 3",), "error"),
         Case("worker 1", "hangs", STEP, ("worker 1 of 2 did not respond", "it hangs"), "error"),

@@ -1,5 +1,7 @@
 """Kills and faults of a training job of two workers: what the caller was told, what is left, how the run goes on.
 
+A call that failed leaves its caller as it was: environment, handlers, random state, open files, threads, ports.
+
 ``python faults.py FOLDER RESULTS [WORD ...]`` appends a line of JSON for each case (of those whose name contains one of
 the words) to RESULTS, writes the table beside it, and goes on where an interrupted run of it ended. This process never
 trains itself: each caller is a fork of it. Workers are spawned, as for users, in the rows of `Case.spawned`; in the
@@ -16,13 +18,16 @@ import importlib
 import itertools
 import json
 import logging
+import multiprocessing as mp
 import os
+import random
 import re
 import resource
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import uuid
@@ -31,6 +36,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from fault_cases import (
     CALLER,
@@ -61,7 +67,7 @@ from gears.training._tasks import MomentsTask
 launch_module = importlib.import_module("gears.distributed._launch")
 
 MARK = "GEARS_FAULT"
-EPOCHS, THIRD_STEP, SECOND_EPOCH = 3, 3, 2
+EPOCHS, THIRD_STEP, SECOND_EPOCH = 2, 3, 2
 
 
 # -- in the caller and in its workers ---------------------------------------------------------
@@ -76,14 +82,15 @@ def strike(case: Case, folder: Path, target: int) -> None:
     if case.what.startswith("SIG"):
         if "SIGCONT" in case.what:
             subprocess.Popen(["sh", "-c", f"sleep 2; kill -CONT {target}"])
-        os.kill(target, signal.Signals[case.what.split(",")[0]])
+        number = signal.Signals[case.what.split(",")[0]]
+        os.killpg(os.getpgid(target), number) if "all" in case.what else os.kill(target, number)
     elif case.what == "full disk":
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     elif case.what.startswith("memory"):
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + 2**26, resource.RLIM_INFINITY))
         (torch.zeros if "torch" in case.what else importlib.import_module("numpy").zeros)(2**30)
-    elif case.what == "exception":
+    elif case.what.startswith("exception"):
         msg = "no such gene"
         raise KeyError(msg)
     elif case.what.startswith("leaves"):
@@ -106,6 +113,8 @@ def before(owner: Any, name: str, act: Callable[..., None]) -> None:
 
 def arm_worker(case: Case, folder: Path, rank: int) -> None:
     """In a worker: the case happens when its moment has come; rank 0 acts for the caller."""
+    if "deaf" in case.what and rank == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if case.who.removesuffix(" of torchrun") != f"worker {rank}" and (
         rank or case.who not in (CALLER, TORCHRUN)
     ):
@@ -237,17 +246,63 @@ def fork(folder: Path, name: str, work: Callable[[], Any]) -> int:
         os.dup2(log, 2)
         os.environ["TMPDIR"] = str(folder / "tmp")
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        torch.distributed.TCPStore(
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False
+        )  # its pipe stays for good
         told: dict[str, Any] = {"type": None}
+        before = process_state()
         try:
             result = work()
             told |= {"message": getattr(result, "stopped_because", None) or ""}
         except BaseException as error:
             told |= {"type": type(error).__name__, "message": str(error), "trace": traceback.format_exc()}
         told["at"] = time.time()
+        after = process_state()
+        told["changed"] = [
+            f"{key}: {before[key]} became {after[key]}" for key in before if before[key] != after[key]
+        ]
         (folder / f"{name}.json").write_text(json.dumps(told))
     finally:
         logging.shutdown()
         os._exit(0)
+
+
+def process_state() -> dict[str, Any]:
+    """Of this process: what a call must leave as it was."""
+    return {
+        "environment": dict(os.environ),
+        "start method": mp.get_start_method(allow_none=True),
+        "handlers": [str(signal.getsignal(number)) for number in signal.valid_signals()],
+        "random state": [
+            repr(random.getstate())[-80:],
+            repr(np.random.get_state()[1:])[-200:],  # noqa: NPY002
+            torch.get_rng_state().sum().item(),
+        ],
+        "open files": sorted(_descriptors()),
+        "listening ports": _listening(),
+        "children": Path(f"/proc/self/task/{os.getpid()}/children").read_text(),
+        "python threads": sorted(thread.name for thread in threading.enumerate()),
+        "torch threads": torch.get_num_threads(),
+        "folder": os.getcwd(),
+        "path": list(sys.path),
+        "main file": getattr(sys.modules["__main__"], "__file__", None),
+        "logging": [logging.getLogger(name).handlers[:] for name in (None, "gears")],
+    }
+
+
+def _descriptors() -> list[str]:
+    found = []
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{entry}"))
+    return [name for name in found if not name.endswith("/fd")]
+
+
+def _listening() -> int:
+    """Listening sockets of this process."""
+    own = {name[8:-1] for name in _descriptors() if name.startswith("socket:[")}
+    tables = [Path(f"/proc/self/net/{kind}").read_text().splitlines() for kind in ("tcp", "tcp6")]
+    return sum(line.split()[3] == "0A" and line.split()[9] in own for table in tables for line in table)
 
 
 def wait(pid: int, seconds: float) -> str:
@@ -357,6 +412,7 @@ def judged(case: Case, template: Path, folder: Path, reference: dict[str, Any]) 
     struck = float((folder / "struck").read_text()) if (folder / "struck").exists() else None
     seconds = None if struck is None or "at" not in known else known["at"] - struck
     wrong = [f"not told: {word}" for word in case.words if word not in text]
+    wrong += [f"the caller has changed: {change}" for change in known.get("changed", [])]
     wrong += [f"outcome {outcome} ({end}), expected {case.outcome}"] * (outcome != case.outcome)
     wrong += ["it never happened"] * (struck is None and case.what.startswith("SIG"))
     wrong += [f"processes remain: {left}"] * bool(left)

@@ -68,9 +68,7 @@ SLICES = [(DIVIDED, visible) for visible in (None, "1,0", "MIG-e1", "MIG-e1,MIG-
 
 
 @pytest.mark.parametrize(("gpus", "visible"), [*SLICES, (DIVIDED[1:], "MIG-e1")])
-def test_slices_are_not_chosen_among_and_take_one_worker(
-    gpus: list[Gpu], visible: str | None, caplog
-) -> None:
+def test_slices_are_not_chosen_among_and_take_one_worker(gpus, visible, caplog):
     environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     with pytest.raises(ValueError, match=r"gpu_ids='free:1' was requested, but .* slices .*without gpu_ids"):
         resolve_gpu_ids("free:1", list_gpus=lambda: gpus, environment=environment)

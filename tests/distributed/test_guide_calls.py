@@ -11,31 +11,27 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from anndata import AnnData
+
+from gears import GEARS, PertData
+from gears.training import TrainingEngine
 
 ROOT = Path(__file__).resolve().parents[2]
 
 WORKER = """
-import json
 import sys
 import torch
-from gears.train_distributed import train_ddp_worker, train_multi_gpu
+from gears.train_distributed import train_ddp_worker
 
 if __name__ == "__main__":
-    call, path, save_path, world_size = *sys.argv[1:4], int(sys.argv[4])
     split_config = {"split": "simulation", "seed": 1}
     args = {
-        "model_config": {"hidden_size": 8}, "batch_size": 24 // world_size, "epochs": 2, "lr": 1e-3,
-        "objective": "cells", "dtype": "float64", "save_path": save_path,
-        "data_config": {"default_pert_graph": False},
+        "model_config": {"hidden_size": 8}, "batch_size": 12, "epochs": 2, "lr": 1e-3, "objective": "cells",
+        "dtype": "float64", "save_path": "model", "data_config": {"default_pert_graph": False},
     }
-    if call == "spawn":
-        torch.multiprocessing.spawn(
-            train_ddp_worker, args=(world_size, path, "small", split_config, args), nprocs=world_size, join=True
-        )
-    else:
-        train_multi_gpu(path, "small", split_config, args, n_gpus=world_size, device="cpu")
+    torch.multiprocessing.spawn(train_ddp_worker, args=(2, ".", "small", split_config, args), nprocs=2, join=True)
 """
 
 ENGINE = """
@@ -65,11 +61,11 @@ def start(world_size, slope):
     torch.multiprocessing.spawn(train, args=(world_size, slope), nprocs=world_size, join=True)
 
 if __name__ == "__main__":
-    world_size, slopes = int(sys.argv[1]), list(map(int, sys.argv[2:])) or [3]
+    slopes = list(map(int, sys.argv[1:]))
     if len(slopes) == 1:
-        start(world_size, *slopes)
+        start(2, *slopes)
     else:  # at the same time, each from a process of its own
-        jobs = [torch.multiprocessing.get_context("spawn").Process(target=start, args=(world_size, s)) for s in slopes]
+        jobs = [torch.multiprocessing.get_context("spawn").Process(target=start, args=(2, s)) for s in slopes]
         [job.start() for job in jobs]
         [job.join() for job in jobs]
 """
@@ -78,8 +74,6 @@ if __name__ == "__main__":
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, small_screen: tuple[AnnData, object]) -> Path:
     """A folder with a prepared screen, its file, and the two scripts."""
-    from gears import PertData
-
     path = tmp_path_factory.mktemp("guides")
     small_screen[0].write_h5ad(path / "small.h5ad")
     PertData(path, default_pert_graph=False).load("small")
@@ -110,60 +104,54 @@ def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
     return out, err
 
 
-def losses(printed: str) -> list[str]:
-    return re.findall(r"train_loss ([0-9.]+)", printed)
+@pytest.fixture(scope="module")
+def loss_alone(folder: Path) -> list[float]:
+    """Losses of the trainings below in one process."""
+    pert_data = PertData(folder, default_pert_graph=False)
+    pert_data.load("small")
+    pert_data.prepare_split("simulation", seed=1)
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    options = {"objective": "cells", "batch_size": 24, "epochs": 2, "lr": 1e-3, "dtype": "float64"}
+    result = model.train(**options, verbose=False, evaluate_test=False)
+    return [record["train_loss"] for record in result.history]
 
 
 @pytest.mark.slow
-def test_spawned_workers_print_the_loss_of_one(folder: Path) -> None:
-    """Two jobs at once, with no line about addresses; and the launcher."""
-    start = [folder, sys.executable, "worker.py"]
-    jobs = [started(*start, "spawn", ".", f"m{job}", 2) for job in range(2)]
-    printed = [losses(finished(job)[1]) for job in jobs]
-    printed.append(losses(finished(started(*start, "spawn", ".", "alone", 1))[1]))
-    launched = finished(
-        started(*start, "launcher", ".", "launched", 2, RANK="0", WORLD_SIZE="1", MASTER_ADDR="h")
-    )[1]
-    printed.append(losses(launched))
-    assert len(printed[0]) == 2
-    assert printed == [printed[0]] * 4
-    assert "RANK=0 and WORLD_SIZE=1 are set, but no launcher started this process" in launched
-    assert launched.count("the model was saved in launched") == 1
-    assert "[rank 1]" not in launched
-    assert (folder / "m0" / "manifest.json").is_file()
+def test_spawned_workers_print_the_loss_of_one(folder: Path, loss_alone: list[float]) -> None:
+    _, printed = finished(started(folder, sys.executable, "worker.py"))
+    losses = [float(loss) for loss in re.findall(r"train_loss ([0-9.]+)", printed)]
+    assert losses == pytest.approx(loss_alone, rel=1e-3)
+    assert printed.count("the model was saved in model") == 1
+    assert "[rank 1]" not in printed
+    assert (folder / "model" / "manifest.json").is_file()
 
 
 @pytest.mark.slow
-def test_the_engine_prints_the_loss_of_one(folder: Path) -> None:
-    one, two = (finished(started(folder, sys.executable, "engine.py", n))[0] for n in (1, 2))
-    assert one == two
-    assert len(set(one.split()[1:])) == 1
+@pytest.mark.parametrize("slopes", [(3,), pytest.param((2, 5), marks=pytest.mark.long)])
+def test_engines_print_the_loss_of_one_process(slopes: tuple[int, ...], folder: Path) -> None:
+    """Workers that siblings start, with no line about addresses, do not meet."""
+    printed = finished(started(folder, sys.executable, "engine.py", *slopes))[0].split("\n")
+    x = np.linspace(-1, 1, 24)
+    expected = [((0.1 * x + 0.1 - (slope * x + 1)) ** 2).mean() for slope in slopes]
+    assert sorted(filter(None, printed)) == [f"Loss: {loss:.12f} {loss:.12f}" for loss in expected]
 
 
-@pytest.mark.slow
-def test_workers_that_siblings_start_do_not_meet(folder: Path) -> None:
-    apart = [finished(started(folder, sys.executable, "engine.py", 1, slope))[0].strip() for slope in (2, 5)]
-    at_once = finished(started(folder, sys.executable, "engine.py", 2, 2, 5))[0]
-    assert sorted(at_once.strip().splitlines()) == sorted(apart)
-    assert apart[0] != apart[1]
-
-
-@pytest.mark.slow
-def test_a_port_that_is_taken_is_named(folder: Path) -> None:
+def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(other.getsockname()[1])}
-        process = started(folder, sys.executable, "engine.py", 2, **address)
-        assert (
-            "is taken by another process: set MASTER_PORT to a free port"
-            in process.communicate(timeout=240)[1]
-        )
-    assert process.returncode
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(other.getsockname()[1]))
+        with pytest.raises(RuntimeError, match="is taken by another process: set MASTER_PORT to a free port"):
+            TrainingEngine.setup_distributed(0, 2)
 
 
 @pytest.mark.slow
-def test_scripts_take_the_data_of_the_config(folder: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["train_dist_torchrun", pytest.param("train_multinode", marks=pytest.mark.long)]
+)
+def test_scripts_take_the_data_of_the_config(name: str, folder: Path, loss_alone: list[float]) -> None:
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("bash is not installed")
@@ -172,15 +160,12 @@ def test_scripts_take_the_data_of_the_config(folder: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    nodes = ["--num_nodes", 1, "--node_rank", 0, "--master_addr", "127.0.0.1"]
-    printed = []
-    for name, more in (("train_dist_torchrun", []), ("train_multinode", nodes)):
-        words = [*more, "--num_gpus", 2, "--config", "config.yaml", "--json", "--save-path", name]
-        out, _ = finished(started(folder, bash, ROOT / "scripts" / f"{name}.sh", *words, MASTER_PORT=port))
-        result = json.loads(out)
-        assert result["devices"] == ["cpu", "cpu"]
-        printed.append([record["train_loss"] for record in result["history"]])
-    words = ["small.h5ad", "--config", "config.yaml", "--batch-size", 24, "--save-path", "one", "--json"]
-    out, _ = finished(started(folder, sys.executable, "-m", "gears", "train", *words, "--device", "CPU"))
-    alone = [record["train_loss"] for record in json.loads(out)["history"]]
-    assert printed == [pytest.approx(alone, rel=1e-9)] * 2
+    nodes = ["--num_nodes", 1, "--node_rank", 0, "--master_addr", "127.0.0.1"] * (name == "train_multinode")
+    words = [*nodes, "--num_gpus", 2, "--config", "config.yaml", "--json", "--save-path", name]
+    out, _ = finished(started(folder, bash, ROOT / "scripts" / f"{name}.sh", *words, MASTER_PORT=port))
+    result = json.loads(out)  # only rank 0 may print
+    assert result["devices"] == ["cpu", "cpu"]
+    assert [record["train_loss"] for record in result["history"]] == pytest.approx(loss_alone, rel=1e-9)
+    process = started(folder, bash, ROOT / "scripts" / "train_multinode.sh", "--num_nodes", 2)
+    assert "--node_rank is missing" in process.communicate()[1]
+    assert process.returncode == 2

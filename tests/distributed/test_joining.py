@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from anndata import AnnData
 
 from gears import GEARS, PertData
 from gears.distributed._group import share_loaders
@@ -50,10 +49,8 @@ OPTIONS = {"prior": None, "epochs": 2, "objective": "cells", "dtype": "float64",
 
 
 @pytest.fixture
-def folder(tmp_path: Path, small_screen_adata: AnnData) -> Path:
-    (tmp_path / "screens").mkdir()
-    small_screen_adata.write_h5ad(tmp_path / "screens" / "small.h5ad")
-    return tmp_path
+def folder(screens: Path) -> Path:
+    return screens.parent
 
 
 @pytest.fixture
@@ -79,9 +76,7 @@ OLDER = ["torch.distributed.launch"]
 @pytest.mark.parametrize(
     "launcher", [TORCHRUN, pytest.param(OLDER, marks=pytest.mark.long)], ids=lambda words: words[0]
 )
-def test_two_launched_processes_train_the_model_of_one(
-    launcher: list[str], folder: Path, alone: None
-) -> None:
+def test_two_launched_processes_train_the_model_of_one(launcher, folder, alone):
     script = folder / "train.py"
     script.write_text(SCRIPT)
     command = [sys.executable, "-m", *launcher, "--nproc_per_node=2"]

@@ -1,7 +1,8 @@
-"""Starting workers: from scripts, standard input and threads (what happens when one fails: test_failures.py)."""
+"""Starting workers: from scripts, standard input and threads (when one fails: test_kills_and_faults.py)."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from driving import workers_by_fork
 
 from gears.distributed import WorkerError, launch
 
@@ -66,7 +68,7 @@ def summed(rank: int, size: int, job: int) -> list[int]:
     return [job, int(total)]
 
 
-def test_jobs_at_once_from_threads() -> None:
+def test_jobs_at_once_from_threads(quick_workers: None) -> None:
     assert side_by_side(2, 1) == [[0, 1], [1, 1]]
 
 
@@ -77,7 +79,7 @@ def test_eight_jobs_at_once() -> None:
 
 
 def work_beside_a_silent_one(rank: int, world_size: int, ends: str) -> None:
-    """Rank 1 does not take part; the others wait for it, or abort as NCCL does."""
+    """Rank 1 does not take part; the other waits for it, or aborts as NCCL does."""
     if rank == 1:
         if ends == "stop":
             os.kill(os.getpid(), signal.SIGSTOP)
@@ -89,10 +91,10 @@ def work_beside_a_silent_one(rank: int, world_size: int, ends: str) -> None:
 
 @pytest.mark.parametrize("ends", ["time-out", "abort", "stop"])
 def test_the_rank_that_does_not_respond_is_named(ends: str) -> None:
-    with pytest.raises(
-        WorkerError, match=r"worker 1 of 3 did not respond: (worker [02] waited for it|it was stopped)"
-    ) as caught:
-        launch(work_beside_a_silent_one, ["cpu"] * 3, (ends,), backend="gloo", timeout=3)
+    words = r"worker 1 of 2 did not respond: (worker 0 waited for it|it was stopped)"
+    quick = contextlib.nullcontext() if ends == "stop" else workers_by_fork()
+    with quick, pytest.raises(WorkerError, match=words) as caught:
+        launch(work_beside_a_silent_one, ["cpu"] * 2, (ends,), backend="gloo", timeout=3)
     assert caught.value.rank == 1
     assert ("it was stopped by SIGSTOP" in str(caught.value)) == (ends == "stop")
 
@@ -103,6 +105,7 @@ def stopped_outside_of_a_collective(rank: int, world_size: int) -> None:
     time.sleep(600)
 
 
+@pytest.mark.long
 def test_a_stopped_worker_that_nobody_waits_for_is_named(caplog: pytest.LogCaptureFixture) -> None:
     with (
         caplog.at_level("WARNING", logger="gears"),
@@ -112,9 +115,9 @@ def test_a_stopped_worker_that_nobody_waits_for_is_named(caplog: pytest.LogCaptu
     assert "worker 1 of 2 is stopped by SIGSTOP: `kill -CONT" in caplog.text
 
 
-def signals_and_goes_on(rank: int, world_size: int, n_signals: int) -> None:
+def signals_and_goes_on(rank: int, world_size: int, n_signals: int, caller: int) -> None:
     for _ in range(n_signals):
-        os.kill(os.getppid(), signal.SIGTERM)
+        os.kill(caller, signal.SIGTERM)
         time.sleep(1)
     time.sleep(600)
 
@@ -123,12 +126,16 @@ def signals_and_goes_on(rank: int, world_size: int, n_signals: int) -> None:
     ("n_signals", "why"), [(1, r"not stopped 0\.5 s after SIGTERM"), (2, "SIGTERM came twice")]
 )
 def test_workers_that_do_not_stop_in_time_are_ended_with_a_warning(
-    n_signals: int, why: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    n_signals: int,
+    why: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    quick_workers: None,
 ) -> None:
     if n_signals == 1:
         monkeypatch.setattr(importlib.import_module("gears.distributed._launch"), "STOP_GRACE_SECONDS", 0.5)
     with caplog.at_level("WARNING", logger="gears"), pytest.raises(SystemExit, match="143"):
-        launch(signals_and_goes_on, ["cpu"], (n_signals,), backend="gloo")
+        launch(signals_and_goes_on, ["cpu"], (n_signals, os.getpid()), backend="gloo")
     assert re.search(rf"1 worker ended by force \({why}\); resume=True continues", caplog.text)
 
 
@@ -140,7 +147,7 @@ def full_of(library: str) -> Callable[[int, int], Any]:
 
 
 @pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_a_worker_without_memory_says_what_to_do(library: str) -> None:
+def test_a_worker_without_memory_says_what_to_do(library: str, quick_workers: None) -> None:
     with pytest.raises(WorkerError, match=r"worker 0 of 1 failed: .*memory is full: use fewer workers"):
         launch(full_of(library), ["cpu"], backend="gloo")
 
@@ -149,11 +156,10 @@ def determinism(rank: int, world_size: int) -> tuple[bool, bool]:
     return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
-@pytest.mark.parametrize("warn_only", [False, True])
-def test_workers_are_as_deterministic_as_the_caller(warn_only: bool) -> None:
-    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+def test_workers_are_as_deterministic_as_the_caller(quick_workers: None) -> None:
+    torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        assert launch(determinism, ["cpu"], backend="gloo") == (True, warn_only)
+        assert launch(determinism, ["cpu"], backend="gloo") == (True, True)
     finally:
         torch.use_deterministic_algorithms(False)
 

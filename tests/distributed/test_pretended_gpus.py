@@ -8,14 +8,12 @@ from pretending import pretended
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 COLLECTIVES = 7  # of a step without uncertainty; see gears/model/_division.py
-EXACT = {"cells": 1e-10, "moments": 1e-10}
 
 
-@pytest.mark.parametrize("case", EXACT)
+@pytest.mark.parametrize("case", ["moments", pytest.param("cells", marks=pytest.mark.long)])
 def test_two_gpus_are_one_process(case: str) -> None:
     found = pretended("two_gpus.py", case)[case]
-    assert found["losses"] < EXACT[case]
-    assert found["changes"] < EXACT[case]
+    assert max(found["losses"], found["changes"]) < 1e-10
     assert found["devices"] == ["cuda:1", "cuda:0"]
     assert not found["cuda in the parent"], found["calls in the parent"]
     kinds = found["of a step"]
@@ -23,6 +21,7 @@ def test_two_gpus_are_one_process(case: str) -> None:
     assert kinds[-1] == "allreduce by average"
 
 
+@pytest.mark.long
 def test_shards_of_two_gpus_are_one_process() -> None:
     found = pretended("two_gpus.py", "reproducible")["reproducible"]
     assert max(found["losses"], found["changes"]) < 1e-12

@@ -1,15 +1,8 @@
-"""Peak memory of six steps on a pretended GPU, by options: what is advised where the memory is full has to lower it.
-
-python tests/fakecuda/memory.py
-"""
+"""Peak memory of a few steps on a pretended GPU: what is advised where the memory is full has to lower it."""
 
 from __future__ import annotations
 
 import gc
-import json
-import logging
-import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +10,6 @@ import fakecuda
 
 # isort: split
 
-import torch
 from screens import prepared
 
 from gears import GEARS, PertData
@@ -39,22 +31,14 @@ def peak(data: PertData, options: dict[str, Any]) -> float:
     gc.collect()  # models of other cases
     fakecuda.reset()
     before = fakecuda.report()["live"]
-    model.train(**options, prior=None, steps=6, eval_every=1000, evaluate_test=False, verbose=False)
+    model.train(**options, prior=None, steps=2, eval_every=1000, evaluate_test=False, verbose=False)
     return float((fakecuda.report()["peak"] - before) / 2**20)
 
 
 def main(folder: Path) -> dict[str, float]:
-    data = prepared(folder, "counted", n_genes=1000)
+    data = prepared(folder, "counted", n_genes=1000, cells_per_condition=6, n_control=60)
     found = {}
     for name, options in CASES.items():
         data.get_dataloader(batch_size=16 if "16" in name else 32)
         found[name] = round(peak(data, options), 1)
     return found
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    logging.getLogger("gears").setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory() as folder:
-        print("FOUND " + json.dumps(main(Path(folder))))

@@ -1,6 +1,5 @@
 """Any input: read with the promised meaning, or a ValueError that says why. GEARS_FUZZ multiplies the examples."""
 
-import contextlib
 import json
 import os
 import tempfile
@@ -25,8 +24,6 @@ from gears.files._pickles import load_plain
 from gears.graphs import GeneAnnotation
 from gears.graphs._edge_tables import EdgeFile
 from gears.graphs._nodes import read_gene_set
-from gears.model.config import ModelConfig
-from gears.training.options import TrainOptions
 
 TIMES = int(os.environ.get("GEARS_FUZZ", "1"))
 
@@ -131,7 +128,7 @@ def test_screens(adata, skip_de, min_cells):
         np.testing.assert_array_equal(sparse.csr_matrix(adata.X).toarray(), before)
 
 
-# Splits, settings
+# Splits
 
 
 @fuzz(60)
@@ -162,23 +159,6 @@ def test_splits(labels, name, seed, mode, share, given_parts):
         placed = {label for names in split.parts.values() for label in names}
         assert placed | set(split.excluded) == {"ctrl", *labels}
         assert Split.from_dict(json.loads(json.dumps(split.to_dict()))).hash == split.hash
-
-
-@pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("kind", [ModelConfig, TrainOptions])
-def test_settings_of_any_type(kind):
-    fields = list(kind.__dataclass_fields__)
-
-    @fuzz(60)
-    @given(st.dictionaries(st.sampled_from(fields), PLAIN, max_size=4))
-    def check(values: dict[str, Any]) -> None:
-        found = None
-        with contextlib.suppress(ValueError, TypeError):
-            found = kind(**values)
-        if found is not None:
-            json.dumps(found.to_dict(), default=str)
-
-    check()
 
 
 # Files of text and bytes

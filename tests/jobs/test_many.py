@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from anndata import AnnData
+from driving import workers_by_fork
 
 from gears import GEARS, Ensemble, PertData, train_many
 from gears.distributed import launch_many
@@ -46,7 +47,8 @@ def outcomes(screens: Path) -> list[RunOutcome]:
     """Seeds 1, 2 and between them a training whose loss leaves the range of numbers; two at a time."""
     first, last = ensemble_configs(configuration(screens), [1, 2], screens / "models")
     bad = configuration(screens, lr=1e300, save_path=str(screens / "models" / "bad"))
-    return train_many([first, bad, last], device="cpu", n_at_once=2)
+    with workers_by_fork():
+        return train_many([first, bad, last], device="cpu", n_at_once=2)
 
 
 @pytest.mark.slow
@@ -176,7 +178,7 @@ def _work(rank: int, world_size: int, what: str) -> str:
 
 
 @pytest.mark.long
-def test_ends_of_every_kind() -> None:
+def test_ends_of_every_kind(quick_workers: None) -> None:
     began = time.monotonic()
     found = launch_many(_work, [("killed",), ("fine",), ("leaves",), ("well",)], ["cpu"] * 2, backend="gloo")
     assert time.monotonic() - began < 120

@@ -46,11 +46,8 @@ def tables(found: TrainedHead) -> dict[str, torch.Tensor]:
 
 
 def work(rank: int, world_size: int, folder: str, results: str) -> None:
-    """The same training by two and by three workers."""
+    """The same training by several workers."""
     cleanup_ddp()
-    out, data = Path(results), opened(Path(folder))
-    for workers in range(2, world_size + 1):
-        if rank < workers:
-            with group(out, rank, workers):
-                found = trained(data, rank=rank, world_size=workers, distributed=True)
-                tensors.write_tensors(out / f"head-{workers}-{rank}.pt", tables(found))
+    with group(Path(results), rank, world_size):
+        found = trained(opened(Path(folder)), rank=rank, world_size=world_size, distributed=True)
+    tensors.write_tensors(Path(results) / f"head-{rank}.pt", tables(found))

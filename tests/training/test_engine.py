@@ -48,18 +48,21 @@ def run(rank: int = 0, world_size: int = 1, batch: int = 24, folder: str | None 
     }
 
 
-def worker(rank: int, world_size: int, options: dict) -> dict:
-    return run(rank, world_size, **options)
+OPTIONS: list[dict] = [{}, {"accumulation_steps": 2}, {"use_ema": True, "clip_norm": 0.1}]
 
 
-@pytest.mark.parametrize("options", [{}, {"accumulation_steps": 2}, {"use_ema": True, "clip_norm": 0.1}])
-def test_two_workers_train_as_one(options: dict) -> None:
-    one = run(batch=24, **options)
-    two = launch(worker, ["cpu"] * 2, ({"batch": 12, **options},), backend="gloo")
-    assert abs(one["weights"] - two["weights"]).max() < 1e-12
-    for left, right in zip(one["history"], two["history"], strict=True):
-        assert left == pytest.approx(right, abs=1e-12)
-    assert one["history"][-1]["train_loss"] < one["history"][0]["train_loss"]
+def worker(rank: int, world_size: int) -> list[dict]:
+    return [run(rank, world_size, batch=12, **options) for options in OPTIONS]
+
+
+def test_two_workers_train_as_one(quick_workers: None) -> None:
+    runs = launch(worker, ["cpu"] * 2, backend="gloo")
+    for options, two in zip(OPTIONS, runs, strict=True):
+        one = run(batch=24, **options)
+        assert abs(one["weights"] - two["weights"]).max() < 1e-12
+        for left, right in zip(one["history"], two["history"], strict=True):
+            assert left == pytest.approx(right, abs=1e-12)
+        assert one["history"][-1]["train_loss"] < one["history"][0]["train_loss"]
 
 
 def test_accumulation_equals_the_large_batch() -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
+from gears.distributed import current_world
 from gears.train_distributed import distributed_train_worker, launch_distributed_training
 
 
-def settings(batch_size: int, seed_of_rank: bool = False) -> dict:
+def settings(batch_size: int, differ: bool = False) -> dict:
     def model() -> nn.Module:
-        from gears.distributed import current_world
-
-        rank = current_world().rank if seed_of_rank else 0
-        generator = torch.Generator().manual_seed(rank)
+        generator = torch.Generator().manual_seed(current_world().rank if differ else 0)
         layer = nn.Linear(4, 2, dtype=torch.float64)
         for parameter in layer.parameters():
             nn.init.normal_(parameter, generator=generator)
@@ -39,18 +39,19 @@ def settings(batch_size: int, seed_of_rank: bool = False) -> dict:
     }
 
 
-def test_factories_on_one_and_two_workers() -> None:
+def worker(rank: int, world_size: int, **arguments: Any) -> Any:
+    """What two workers leave, where models that differ at the start are refused."""
+    result = distributed_train_worker(rank, world_size, **arguments)
+    with pytest.raises(RuntimeError, match="the workers' models differ in weight, bias"):
+        distributed_train_worker(rank, world_size, **settings(8, differ=True))
+    return result
+
+
+def test_factories_on_one_and_two_workers(quick_workers: None) -> None:
     one = distributed_train_worker(0, 1, **settings(16))
-    two = launch_distributed_training(distributed_train_worker, 2, device="cpu", **settings(8))
+    two = launch_distributed_training(worker, 2, device="cpu", **settings(8))
     assert two["world_size"] == 2
     for key, value in one["weights"].items():
         assert torch.allclose(value, two["weights"][key], atol=1e-12, rtol=0), key
     for left, right in zip(one["history"], two["history"], strict=True):
         assert left["val_loss"] == pytest.approx(right["val_loss"], abs=1e-12)
-
-
-def test_models_that_start_differently_are_refused() -> None:
-    with pytest.raises(RuntimeError, match="the workers' models differ in weight, bias"):
-        launch_distributed_training(
-            distributed_train_worker, 2, device="cpu", **settings(8, seed_of_rank=True)
-        )

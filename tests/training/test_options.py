@@ -16,7 +16,7 @@ from gears.jobs._job import TrainingJob
 from gears.training.options import TrainOptions
 
 if TYPE_CHECKING:
-    from anndata import AnnData
+    pass
 
 SPLIT = {"split": "simulation", "seed": 1}
 
@@ -205,9 +205,7 @@ def test_loader_settings_that_nothing_uses_are_said(caplog: pytest.LogCaptureFix
     assert caplog.messages == []
 
 
-def test_without_validation_a_run_neither_stops_early_nor_is_silent(
-    toy_adata: AnnData, toy_go: dict, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_without_validation_a_run_neither_stops_early_nor_is_silent(toy_adata, toy_go, tmp_path, caplog):
     data = PertData(tmp_path, gene2go=toy_go, default_pert_graph=False)
     data.new_data_process("toy", toy_adata)
     data.prepare_split("no_test", seed=1)

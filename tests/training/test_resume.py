@@ -71,17 +71,18 @@ def numbers(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in record.items() if key != "seconds"} for record in history]
 
 
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)], ids=["some", "every"])
 @pytest.mark.parametrize("case", CASES)
-def test_every_step_is_a_place_to_go_on_from_bit_for_bit(
-    case: str, pert_data: PertData, tmp_path: Path
-) -> None:
+def test_every_step_is_a_place_to_go_on_from_bit_for_bit(case, every, pert_data, tmp_path):
+    """Some: the first step, the end of an epoch, the last step but one."""
     options = {**CASES[case], "checkpoint_every_steps": 1, "keep_last": 1000}
     whole, result = trained(pert_data, tmp_path / "whole", **options)
     files = sorted((tmp_path / "whole" / "checkpoints").iterdir())
     within = [file for file in files if not file.name.endswith("step-0000000.pt")]
     assert len(files) > EPOCHS + 3
     assert len(within) > EPOCHS, "there must be checkpoints within an epoch"
-    for file in files:
+    end = next(file for file in files if file not in within)
+    for file in files if every else (files[0], end, within[-1]):
         folder = tmp_path / file.stem
         shutil.copytree(tmp_path / "whole", folder)
         for later in files[files.index(file) + 1 :]:
@@ -93,9 +94,7 @@ def test_every_step_is_a_place_to_go_on_from_bit_for_bit(
         shutil.rmtree(folder)
 
 
-def test_a_request_to_stop_leaves_a_checkpoint_at_the_next_step(
-    pert_data: PertData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_to_stop_leaves_a_checkpoint_at_the_next_step(pert_data, tmp_path, monkeypatch):
     options = CASES["cells"]
     whole, result = trained(pert_data, tmp_path / "whole", **options)
     asked = iter([False] * 5 + [True] * 100)
@@ -118,9 +117,7 @@ def test_a_request_to_stop_leaves_a_checkpoint_at_the_next_step(
     assert numbers(resumed.history) == numbers(result.history)
 
 
-def test_leftovers_and_a_damaged_newest_file_do_no_harm(
-    pert_data: PertData, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_leftovers_and_a_damaged_newest_file_do_no_harm(pert_data, tmp_path, caplog):
     options = {**CASES["cells"], "checkpoint_every_steps": 2, "keep_last": 3}
     whole, _ = trained(pert_data, tmp_path / "m", **options)
     folder = tmp_path / "m" / "checkpoints"
@@ -156,9 +153,7 @@ def test_leftovers_and_a_damaged_newest_file_do_no_harm(
         ({"seed": 2}, "split: simulation, seed 1 there, simulation, seed 2 here"),
     ],
 )
-def test_another_run_is_refused_with_both_sides_named(
-    change: dict[str, Any], words: str, pert_data: PertData, a_run: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_another_run_is_refused_with_both_sides_named(change, words, pert_data, a_run, tmp_path):
     a_run(tmp_path / "m")
     before = {file.name: file.read_bytes() for file in (tmp_path / "m").rglob("*.pt")}
     with pytest.raises(ValueError, match=f"belongs to another run.*{words}"):
@@ -166,9 +161,7 @@ def test_another_run_is_refused_with_both_sides_named(
     assert {file.name: file.read_bytes() for file in (tmp_path / "m").rglob("*.pt")} == before
 
 
-def test_another_split_is_refused_before_workers_start(
-    pert_data: PertData, a_run: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_another_split_is_refused_before_workers_start(pert_data, a_run, tmp_path):
     a_run(tmp_path / "m")
     parts = load_parts(tmp_path / "m")
     check_resumed(tmp_path / "m", parts)
@@ -228,9 +221,7 @@ def a_run(pert_data: PertData, tmp_path_factory: pytest.TempPathFactory) -> Call
     return lambda target: shutil.copytree(source, target) and None
 
 
-def test_another_gene_list_is_refused(
-    toy_template: AnnData, toy_go: dict, a_run: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_another_gene_list_is_refused(toy_template, toy_go, a_run, tmp_path):
     a_run(tmp_path / "m")
     other = PertData(tmp_path, gene2go=toy_go, default_pert_graph=False)
     other.new_data_process("fewer", toy_template[:, :-1].copy())
@@ -238,9 +229,7 @@ def test_another_gene_list_is_refused(
         trained(other, tmp_path / "m", resume=True, **CASES["cells"])
 
 
-def test_changed_measurements_are_refused(
-    toy_template: AnnData, toy_go: dict, a_run: Callable[[Path], None], tmp_path: Path
-) -> None:
+def test_changed_measurements_are_refused(toy_template, toy_go, a_run, tmp_path):
     a_run(tmp_path / "m")
     changed = toy_template.copy()
     changed.X.data[0] += 1.0
@@ -250,9 +239,7 @@ def test_changed_measurements_are_refused(
         trained(other, tmp_path / "m", resume=True, **CASES["cells"])
 
 
-def test_a_longer_run_goes_on_and_says_what_changes(
-    pert_data: PertData, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_longer_run_goes_on_and_says_what_changes(pert_data, tmp_path, caplog):
     options = {**CASES["accumulation"], "epochs": 2, "early_stopping": None}
     trained(pert_data, tmp_path / "m", **options)
     _, longer = trained(pert_data, tmp_path / "m", resume=True, **{**options, "epochs": 4})

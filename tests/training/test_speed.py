@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import copy
 import logging
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,38 +14,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from gears.training import TrainingEngine
 from gears.training import _modes as modes
-from gears.training._records import Clock
 from gears.training._run import full_memory_explained
 from gears.training._schedules import Horizon
 from gears.training._workers import for_several_workers, has_batch_norm
 from gears.training.options import TrainOptions
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
-
-
-def test_seconds_add_up_and_evaluation_keeps_its_communication_apart() -> None:
-    reducer = SimpleNamespace(seconds=5.0)
-    clock = Clock(reducer)
-
-    def batches():
-        for _ in range(2):
-            time.sleep(0.03)
-            yield [torch.zeros(4), torch.zeros(3)]
-
-    for _ in clock.timed(batches()):
-        time.sleep(0.02)
-        reducer.seconds += 0.01
-    with clock.evaluating():
-        time.sleep(0.04)
-        reducer.seconds += 0.03
-    seconds = clock.report(2 * clock.seen, "cells")
-    assert clock.seen == 14
-    assert seconds["data"] >= 0.06
-    assert seconds["communication"] == pytest.approx(0.05)
-    assert 0.01 <= seconds["evaluation"] < seconds["total"] - 0.09
-    parts = sum(seconds[name] for name in ("data", "compute", "communication", "evaluation"))
-    assert parts == pytest.approx(seconds["total"])
-    assert seconds["cells_per_second"] == pytest.approx(28 / (seconds["total"] - seconds["evaluation"]))
 
 
 def test_a_rate_in_every_record() -> None:
@@ -108,45 +82,23 @@ def test_no_compiler_is_said_and_the_model_stays(monkeypatch, caplog) -> None:
     assert modes.no_compiler("cuda") == "the package triton is not installed"
 
 
-def test_hand_written_parts_are_left_to_themselves_and_come_back(monkeypatch) -> None:
-    class Model(nn.Linear):
-        def hand_written(self):
-            return [(self, "forward")]
-
-    seen = []
-    monkeypatch.setattr(torch.compiler, "disable", lambda function: seen.append(function) or function)
-    monkeypatch.setattr(torch, "compile", lambda model, dynamic: ("compiled", model, dynamic))
-    monkeypatch.setattr(modes, "no_compiler", lambda kind: None)
-    model = Model(2, 2)
-    with modes.compiled(model, CPU) as found:
-        assert found == ("compiled", model, True)
-        assert "forward" in vars(model)
-    assert len(seen) == 1
-    assert "forward" not in vars(model)
-    with modes.compiled(model, CPU, enabled=False) as found:
-        assert found is model
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of torch's own doings while it traces
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
-def test_a_compiled_run_equals_a_plain_one(backend: str, tmp_path, small_screen_adata, monkeypatch) -> None:
+def test_a_compiled_run_equals_a_plain_one(backend: str, small_data, monkeypatch) -> None:
     """The default backend takes minutes; the other one traces and differentiates in the same way."""
     if modes.no_compiler("cpu") is not None:
         pytest.skip(f"torch.compile cannot run here: {modes.no_compiler('cpu')}")
-    from gears import GEARS, PertData
+    from gears import GEARS
 
-    real = torch.compile
+    data, real = copy.copy(small_data), torch.compile
     monkeypatch.setattr(torch, "compile", lambda model, **more: real(model, backend=backend, **more))
-    pert_data = PertData(tmp_path, default_pert_graph=False)
-    pert_data.new_data_process("small", small_screen_adata)
-    pert_data.prepare_split(split="simulation", seed=1)
     found = []
     for compile in (False, True):
-        model = GEARS(pert_data, device="cpu")
-        model.model_initialize(hidden_size=8)
-        options = {"epochs": 1, "objective": "cells", "batch_size": 24, "dtype": "float64"}
+        model = GEARS(data, device="cpu")
+        model.model_initialize(hidden_size=4)
+        options = {"steps": 2, "objective": "cells", "batch_size": 24, "dtype": "float64"}
         result = model.train(**options, compile=compile, evaluate_test=False, verbose=False)
         found.append((result.history[0], model.best_model.state_dict()))
     (plain, weights), (compiled, own_weights) = found
