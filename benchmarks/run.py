@@ -65,7 +65,7 @@ JOBS = {
                        ONE | {"folds": 3}),
     "network": Job("network.network", "the network alone, the prior, its head, and all together", "hours",
                    ONE | {"kinds": ("products",), "most_folds": 1}),
-    "network_cases": Job("network.network_cases", "promises of the network: planted, null, silent, untrained, ema",
+    "network_cases": Job("network.network_cases", "promises of the network: planted, remainders, null, silent ...",
                          "an hour", {"cases": ("untrained",), "seeds": (0,)}),
     "network_weight": Job("network_weight.false_weights", "how often chance gives the network a weight", "hours",
                           {"runs": 2, "epochs": 2}),
