@@ -81,6 +81,8 @@ JOBS = {
                     {"repeats": 1}),
     "vs_cell_gears": Job("vs_cell_gears.compared", "every stage and the training against cell-gears 0.1.2",
                          "half an hour"),
+    "network_beside": Job("vs_cell_gears.beside", "cell-gears 0.1.2 beside the network and the prior", "20 min",
+                          "needs the environment of cell-gears"),
     "published": Job("published.published", "published screens, splits and seeds", "days; a GPU",
                      {"screens": ("simulated",), "seeds": (1,), "device": "cpu", "n_gpus": 1, "epochs": 2}),
     "scale": Job("scale.scale", "how seconds and memory grow with cells, conditions, genes", "20 min",
