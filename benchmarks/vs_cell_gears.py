@@ -364,7 +364,7 @@ def by_cell_gears(prepared, screen, epochs, folder):
         side.ask("load", round=0)
         side.ask("split", parts=str(folder / "parts.json"), batch_size=BATCH)
         for number in epochs:
-            trained = side.ask("train", epochs=number, curve=str(folder / "curve.npz"))
+            trained = side.ask("train", epochs=number)
             out = str(folder / "test.npz")
             side.ask("predict", conditions=str(folder / "test.json"), out=out)
             predicted = np.load(out)
