@@ -215,7 +215,7 @@ def changes(pert_data: PertData, model: GEARS, part: str) -> Changes:
 
 
 MOST_PERTURBED = 60
-"""Perturbed genes of a screen with pairs: with 200 the prior and its head take three CPU minutes for 300 conditions."""
+"""Perturbed genes of a screen with pairs: these decide what prior and head cost."""
 METHODS: dict[str, dict[str, Any]] = {
     "network alone": {"prior": None},
     "prior": {"epochs": 0},
