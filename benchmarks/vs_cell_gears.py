@@ -2,14 +2,16 @@
 
     python benchmarks/run.py vs_cell_gears --size default
     python benchmarks/run.py vs_cell_gears --size full
-    python benchmarks/run.py network_beside --data FOLDER
+    python benchmarks/run.py network_beside
+    python benchmarks/run.py network_beside --data FOLDER --cells 40 --name network_beside_norman
 
 Each package runs in a process and an environment of its own, which is made on first use; of the two only one works at a
 time. CPU seconds are the figure to read: wall seconds depend on what else the machine does.
 
 ``network_beside``: its predictions of the test conditions after 2 and 20 epochs beside this network alone, the prior
-and both, on the first of five folds of pairs that follow products (the planted screen) and of the Norman subset.
-Conditions of genes without GO terms are taken out first: cell-gears cannot train on them or predict them.
+and both, on the first of five folds of pairs that follow products, with ``--data`` of the Norman subset.
+Conditions of genes without GO terms are taken out first (cell-gears cannot train on them or predict them), and cells
+beyond ``--cells``.
 """
 
 from __future__ import annotations
@@ -312,7 +314,7 @@ def own_alone():
 def beside(
     data: Path | None = None, epochs: tuple[int, ...] = (2, 20), cells: int = 20, seed: int = 0
 ) -> Iterator[Result]:
-    """Decisive metrics and CPU seconds of every method; `cells` of a condition of the planted screen."""
+    """Decisive metrics and CPU seconds of every method; a condition has at most so many `cells`, the control all."""
     import pandas as pd
     from network import PLANTED, by_method, summary
     from screens import Screen, folds_of, screens
@@ -321,9 +323,10 @@ def beside(
 
     options = PLANTED | {"cells_per_condition": cells, "seed": seed}
     compared = [Screen("products", seed, simulated_screen(**options)[0])]
-    compared += [screen for screen in screens((), data, ()) if screen.name.startswith("norman2019")]
+    if data:
+        compared = [screen for screen in screens((), data, ()) if screen.name.startswith("norman2019")]
     tables = []
-    for screen in map(annotated, compared):
+    for screen in (annotated(screen, cells) for screen in compared):
         with screen.prepared() as prepared, tempfile.TemporaryDirectory(prefix="gears-bench-") as name:
             prepared.use_split(folds_of(prepared, 5)[0])
             tables += by_method(prepared, screen, "moments", 64)
@@ -333,14 +336,14 @@ def beside(
         yield Result(title, table(summary(rows)), {"rows": rows.to_dict("records")})
 
 
-def annotated(screen):
-    """The screen without the conditions of a gene that has no GO term."""
+def annotated(screen, cells):
+    """The screen with at most so many cells of a condition, without the conditions of a gene that has no GO term."""
     with tempfile.TemporaryDirectory() as folder:
         known = {"ctrl", *write_annotation(Path(folder))}
     labels = screen.adata.obs["condition"].astype(str)
-    return replace(
-        screen, adata=screen.adata[[known.issuperset(label.split("+")) for label in labels]].copy()
-    )
+    is_kept = (labels == "ctrl") | (labels.groupby(labels).cumcount() < cells)
+    is_kept &= labels.map(lambda label: known.issuperset(label.split("+")))
+    return replace(screen, adata=screen.adata[is_kept.to_numpy()].copy())
 
 
 def by_cell_gears(prepared, screen, epochs, folder):
