@@ -296,5 +296,7 @@ def summary(values: pd.DataFrame) -> list[dict[str, Any]]:
     runs = values.drop_duplicates(["screen", "method", "seed", "fold"]).groupby(
         ["screen", "method"], sort=False
     )
-    means["weights"] = runs["weight"].apply(lambda weight: f"{(weight > 0).sum()} of {len(weight)}")
+    means["weights"] = runs["weight"].apply(
+        lambda weight: f"{(weight > 0).sum()} of {len(weight)}" if weight.notna().any() else ""
+    )
     return means.reset_index().to_dict("records")
