@@ -2,9 +2,16 @@
 
     python benchmarks/run.py vs_cell_gears --size default
     python benchmarks/run.py vs_cell_gears --size full
+    python benchmarks/run.py network_beside
+    python benchmarks/run.py network_beside --data FOLDER --cells 40 --name network_beside_norman
 
 Each package runs in a process and an environment of its own, which is made on first use; of the two only one works at a
 time. CPU seconds are the figure to read: wall seconds depend on what else the machine does.
+
+``network_beside``: its predictions of the test conditions after 2 and 20 epochs beside this network alone, the prior
+and both, on the first of five folds of pairs that follow products, with ``--data`` of the Norman subset.
+Conditions of genes without GO terms are taken out first (cell-gears cannot train on them or predict them), and cells
+beyond ``--cells``.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from measuring import Result, Side, table
@@ -109,28 +116,34 @@ def published_python(root, torch_pin):
 
 def write_inputs(folder, size, seed):
     """The screen, the annotation as a pickle, the genes of the GO graph, the pairs to predict."""
-    from gears.graphs._annotation import GeneAnnotation
     from gears.simulate import simulated_screen
 
-    annotation = GeneAnnotation.human()
     adata, truth = simulated_screen(**size.options, seed=seed)
     adata.write_h5ad(folder / "screen.h5ad")
-    matrix, terms = annotation.matrix, annotation.terms
-    gene2go = {
-        gene: {terms[j] for j in matrix.indices[matrix.indptr[i] : matrix.indptr[i + 1]]}
-        for i, gene in enumerate(annotation.genes)
-    }
-    (folder / "gene2go.pkl").write_bytes(
-        pickle.dumps({gene: found for gene, found in gene2go.items() if found})
-    )
+    gene2go = write_annotation(folder)
     draw = random.Random(seed)
-    genes = draw.sample(sorted(gene for gene, found in gene2go.items() if found), size.go_genes)
+    genes = draw.sample(sorted(gene2go), size.go_genes)
     (folder / "genes.json").write_text(json.dumps(genes))
     perturbed = list(truth.perturbed)
     pairs = [[a, b] for i, a in enumerate(perturbed) for b in perturbed[:i]]
     chosen = draw.sample(pairs, size.predictions)
     (folder / "pairs.json").write_text(json.dumps(chosen))
     (folder / "fewer_pairs.json").write_text(json.dumps(chosen[: size.published_predictions]))
+
+
+def write_annotation(folder):
+    """The annotation as the published package reads it, a pickle of terms by gene; returned."""
+    from gears.graphs._annotation import GeneAnnotation
+
+    annotation = GeneAnnotation.human()
+    matrix, terms = annotation.matrix, annotation.terms
+    gene2go = {
+        gene: {terms[j] for j in matrix.indices[matrix.indptr[i] : matrix.indptr[i + 1]]}
+        for i, gene in enumerate(annotation.genes)
+    }
+    gene2go = {gene: found for gene, found in gene2go.items() if found}
+    (folder / "gene2go.pkl").write_bytes(pickle.dumps(gene2go))
+    return gene2go
 
 
 def torch_pin(root):
@@ -293,6 +306,86 @@ def own_alone():
         figures = {stage: own.ask(stage, **given) for stage, given in stages.items()}
     rows = [{"stage": LABELS[stage], "here, CPU s": one["cpu_s"]} for stage, one in figures.items() if one]
     return Result("Stages of this package alone", table(rows), {"stages": figures})
+
+
+# --- predictions beside the network and the prior ---------------------------------------------------
+
+
+def beside(
+    data: Path | None = None, epochs: tuple[int, ...] = (2, 20), cells: int = 20, seed: int = 0
+) -> Iterator[Result]:
+    """Decisive metrics and CPU seconds of every method; a condition has at most so many `cells`, the control all."""
+    import pandas as pd
+    from network import PLANTED, by_method, summary
+    from screens import Screen, folds_of, screens
+
+    from gears.simulate import simulated_screen
+
+    options = PLANTED | {"cells_per_condition": cells, "seed": seed}
+    compared = [Screen("products", seed, simulated_screen(**options)[0])]
+    if data:
+        compared = [screen for screen in screens((), data, ()) if screen.name.startswith("norman2019")]
+    tables = []
+    for screen in (annotated(screen, cells) for screen in compared):
+        with screen.prepared() as prepared, tempfile.TemporaryDirectory(prefix="gears-bench-") as name:
+            prepared.use_split(folds_of(prepared, 5)[0])
+            tables += by_method(prepared, screen, "moments", 64)
+            tables += by_cell_gears(prepared, screen, epochs, Path(name))
+        rows = pd.concat(tables, ignore_index=True)
+        title = "cell-gears 0.1.2 beside the network and the prior"
+        yield Result(title, table(summary(rows)), {"rows": rows.to_dict("records")})
+
+
+def annotated(screen, cells):
+    """The screen with at most so many cells of a condition, without the conditions of a gene that has no GO term."""
+    with tempfile.TemporaryDirectory() as folder:
+        known = {"ctrl", *write_annotation(Path(folder))}
+    labels = screen.adata.obs["condition"].astype(str)
+    is_kept = (labels == "ctrl") | (labels.groupby(labels).cumcount() < cells)
+    is_kept &= labels.map(lambda label: known.issuperset(label.split("+")))
+    return replace(screen, adata=screen.adata[is_kept.to_numpy()].copy())
+
+
+def by_cell_gears(prepared, screen, epochs, folder):
+    """Metrics of every test condition by cell-gears after so many epochs."""
+    import numpy as np
+    from accuracy import scored
+    from network import METRICS
+
+    from gears import Condition
+    from gears.data.splits._split import perturbed_in
+
+    screen.adata.write_h5ad(folder / "screen.h5ad")
+    write_annotation(folder)
+    (folder / "parts.json").write_text(json.dumps(prepared.set2conditions))
+    tested = [sorted(condition.genes) for condition in perturbed_in(prepared.split, "test")]
+    (folder / "test.json").write_text(json.dumps(tested))
+    python = published_python(HERE.parent, torch_pin(HERE.parent))
+    with Side(HERE / "published_side.py", folder, python) as side:
+        files = {"screen": str(folder / "screen.h5ad"), "annotation": str(folder / "gene2go.pkl")}
+        side.ask("process", **files, round=0)
+        side.ask("load", round=0)
+        side.ask("split", parts=str(folder / "parts.json"), batch_size=BATCH)
+        for number in epochs:
+            trained = side.ask("train", epochs=number)
+            out = str(folder / "test.npz")
+            side.ask("predict", conditions=str(folder / "test.json"), out=out)
+            predicted = np.load(out)
+            rows = [Condition.parse(str(label)) for label in predicted["labels"]]
+            of_condition = dict(zip(rows, predicted["mean"], strict=True))
+            values = scored(
+                prepared, lambda tested, of=of_condition: np.stack([of[each] for each in tested]), METRICS
+            )
+            yield values.assign(
+                screen=screen.name,
+                seed=str(screen.seed),
+                fold=prepared.split.arguments["fold"],
+                method=f"cell-gears 0.1.2, {number} epochs",
+                weight=np.nan,
+                train_slope=np.nan,
+                cpu_seconds=trained["cpu_s"],
+            )
+            print(f"cell-gears on {screen.name}, {number} epochs", flush=True)
 
 
 # --- the tables -----------------------------------------------------------------------------------

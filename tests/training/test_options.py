@@ -58,6 +58,7 @@ WRONG: dict[str, list[Any]] = {
     "loggers": [["excel"]],
     "init_timeout": [0],
     "verbose": ["loud"],
+    "evaluate_test": ["no"],
 }
 # A name of a metric is looked up with the screen (see below), the rest is free text.
 CANNOT_BE_WRONG = {"monitor", "save_path", "project", "name"}
@@ -101,7 +102,7 @@ NO_EFFECT: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ALWAYS = {
     "epochs", "steps", "lr", "weight_decay", "objective", "prior", "schedule", "batch_size", "eval_every", "clip_value",
     "clip_norm", "accumulation_steps", "use_amp", "compile", "profile", "use_ema", "dtype",
-    "save_path", "resume", "loggers", "verbose", "reproducible",
+    "save_path", "resume", "loggers", "verbose", "evaluate_test", "reproducible",
 }  # fmt: skip
 
 
