@@ -172,9 +172,8 @@ class Process:
         """Sampling variance of each condition's change as a factor of that of each gene, (C,)."""
         if self.within is None:
             return self.noise_C
-        data = self.data
-        n_control_C = np.broadcast_to(data.n_control, data.n_settings)[data.setting_C]
-        return data.sampling_noise()[0] * (1 + data.n_C / n_control_C)
+        # errors of the control mean are in the measured change and in its prediction from the others alike
+        return self.data.sampling_noise()[0]
 
     @property
     def exact(self) -> bool:
