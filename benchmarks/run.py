@@ -25,6 +25,8 @@ from typing import Any
 from measuring import Result, about, table, write
 
 HERE = Path(__file__).resolve().parent
+# A result names the commit of this checkout: its package is what is measured, whichever is installed.
+sys.path.insert(0, str(HERE.parent))
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def in_a_line(*parts: tuple[str, Sequence[object]], limit: int = 80) -> str:
 
     Examples
     --------
-    >>> in_a_line(("seen: ", ["KLF1", "AHR", "GATA1"]), ("new: ", ["CEBPA"]), ("odd: ", []), limit=35)
+    >>> in_a_line(("seen: ", ["KLF1", "AHR", "GATA1"]), ("new: ", ["CEBPA"]), ("odd: ", []), limit=33)
     'seen: KLF1 and 2 more; new: CEBPA'
     """
     for n_names in range(max(len(names) for _, names in parts), 0, -1):

@@ -110,6 +110,8 @@ class JointCovariance:
         factor is all (see :class:`gears.priors._posterior.Posterior`).
     level_L
         Covariance of a free level with every row, which is subtracted.
+    scale_S
+        Factor of each setting on its changes.
     """
 
     nodes_N: np.ndarray
@@ -121,6 +123,7 @@ class JointCovariance:
     explained_LF: np.ndarray
     direct: tuple[sparse.csr_matrix, sparse.csr_matrix] | None
     level_L: np.ndarray
+    scale_S: np.ndarray
 
     @classmethod
     def of(
@@ -132,7 +135,8 @@ class JointCovariance:
         settings: Sequence[int] = (0,),
     ) -> JointCovariance:
         """From a prior's uncertainty and the edges (2, E) of the perturbation graph, over some nodes and settings."""
-        # gains are shares of variances, which do not depend on how strongly a setting reacts
+        # conditions take the factors of their settings, rows do not
+        scale_S = uncertainty.covariance.scale_S
         uncertainty = replace(uncertainty, covariance=replace(uncertainty.covariance, scale_S=None))
         covariance, posterior = uncertainty.covariance, uncertainty.posterior
         nodes_N = np.unique(np.asarray(nodes, dtype=np.int64))
@@ -160,10 +164,15 @@ class JointCovariance:
             level_L = column_LR @ posterior.level_R
             direct = None if posterior.direct_RR is None else (column_LR, posterior.direct_RR)
         overall = GeneCovariance.of(covariance.overall, nodes_N, neighbour_NP)
-        return cls(nodes_N, settings_S, level, overall, within, coupling_SS, explained, direct, level_L)
+        scale_S = np.ones(len(settings_S)) if scale_S is None else scale_S[settings_S]
+        return cls(
+            nodes_N, settings_S, level, overall, within, coupling_SS, explained, direct, level_L, scale_S
+        )
 
     def members(self, node_UK: np.ndarray, setting_U: np.ndarray | None = None) -> sparse.csr_matrix:
-        """Rows that each condition sums, ones in CSR (U, L), from its nodes, (U, K) with -1 where it has fewer.
+        """Rows that each condition sums, times its setting's factor, CSR (U, L).
+
+        From its nodes, (U, K) with -1 where it has fewer.
 
         `setting_U` is the setting of each; the first by default.
         """
@@ -176,7 +185,8 @@ class JointCovariance:
         with_level = np.hstack([np.ones((len(node_UK), 1), dtype=bool), is_node_UK])
         rows = np.hstack([np.zeros((len(node_UK), 1), dtype=np.int64), row_UK])[with_level]
         shape = (len(node_UK), len(self.level_L))
-        return sparse.csr_matrix((np.ones(len(rows), dtype=np.float32), rows, bounds), shape=shape)
+        factors = np.repeat(self.scale_S[block_U], np.diff(bounds)).astype(np.float32)
+        return sparse.csr_matrix((factors, rows, bounds), shape=shape)
 
     def _blocks(self) -> list[slice]:
         """Rows of the genes of each setting."""
@@ -200,8 +210,9 @@ class JointCovariance:
                     share * part for share, part in zip(coupling_S.tolist(), of_setting, strict=True)
                 )
                 self.within.add_times(sparse.csr_matrix(coupled), total_LU[block])
-        total_LU -= self.level_L[:, None]  # each condition holds the level once
-        total_LU[0] += self.level - np.asarray(member_UL @ self.level_L).ravel()
+        scale_U = np.asarray(member_UL[:, [0]].toarray(), dtype=np.float64).ravel()
+        total_LU -= np.outer(self.level_L, scale_U)  # each condition holds the level once
+        total_LU[0] += self.level * scale_U - np.asarray(member_UL @ self.level_L).ravel()
         return total_LU
 
     def variance(self, member_UL: sparse.csr_matrix) -> np.ndarray:
@@ -221,10 +232,12 @@ class JointCovariance:
             column_LR, direct_RR = self.direct
             column_BR = member_BL @ column_LR
             explained_B = _square_sums(column_BR, column_BR @ direct_RR) - explained_B
-        variance_B = self.level - explained_B + self.overall.variance(gene_BN)
+        scale_B = np.asarray(member_BL[:, [0]].toarray(), dtype=np.float64).ravel()
+        gene_BN = sparse.csr_matrix(sparse.diags(1 / scale_B) @ gene_BN)
+        variance_B = self.level + self.overall.variance(gene_BN)
         if self.within is not None:
             variance_B = variance_B + self.within.variance(gene_BN)
-        return np.asarray(variance_B - 2 * (member_BL @ self.level_L))
+        return np.asarray(scale_B**2 * variance_B - explained_B - 2 * scale_B * (member_BL @ self.level_L))
 
 
 def _square_sums(first_BF: Any, second_BF: Any = None) -> np.ndarray:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from gears.conditions import Condition
+from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen._statistics import ConditionStatistics, DERanking
 from gears.graphs._annotation import GeneAnnotation
 from gears.graphs._embeddings import GeneEmbedding
@@ -35,6 +36,11 @@ class FakeScreen:
     context = kind = suffix = ""
     nonnegative = True
     control_ids = np.array([0])
+    ranked_genes = PreparedScreen.ranked_genes
+
+    @property
+    def control_of(self) -> np.ndarray:
+        return np.zeros(len(self.conditions), dtype=np.int64)
 
     @property
     def cells(self) -> FakeCells:

@@ -152,7 +152,7 @@ def test_intervals_of_measured_conditions_hold_the_truth(screen):
     error_UG = control_G + change_UG - np.array([truth.mean(name) for name in names])
     assert (np.abs(error_UG) < 1.645 * sd_UG).mean() == pytest.approx(0.9, abs=0.03)
     of_changes_UG = change_UG - np.array([truth.delta(name) for name in names])
-    sd_of_changes_UG = np.hypot(sd_UG, prior.control_sd)
+    sd_of_changes_UG = np.hypot(sd_UG, prior.control_sd(sets))
     assert (sd_of_changes_UG > sd_UG).all()
     assert (np.abs(of_changes_UG) < 1.645 * sd_of_changes_UG).mean() == pytest.approx(0.9, abs=0.03)
 
@@ -183,7 +183,7 @@ def test_files_of_earlier_versions_are_read(make_data):
     np.testing.assert_allclose(earlier(sets), 1.2 * sum_UG)
     sd_UG = earlier.sd(sets, earlier(sets))
     assert (sd_UG[:4] > 0).all()
-    assert earlier.control_sd is None
+    assert earlier.control_sd([(0,)]) is None
 
 
 def test_a_level_of_singles_counts_one_and_a_half_times_in_pairs(tmp_path):

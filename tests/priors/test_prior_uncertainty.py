@@ -206,7 +206,7 @@ def test_the_error_of_the_control_mean_is_one_of_changes_as_far_as_predictions_h
     without_UG = uncertainty(control_G=None).sd(sets, change_UG)
     changed = uncertainty(control_G=control_G, held_level=held)
     sd_UG = changed.sd(sets, change_UG)
-    of_changes_UG = np.where(sd_UG > 0, np.hypot(sd_UG, changed.uncertainty.control_sd_G), 0.0)
+    of_changes_UG = np.where(sd_UG > 0, np.hypot(sd_UG, changed.control_sd(sets)), 0.0)
     expected_UG = without_UG[:4] ** 2 + (1 - held) ** 2 * control_G
     np.testing.assert_allclose(sd_UG[:4] ** 2, expected_UG)
     np.testing.assert_allclose(of_changes_UG[:4] ** 2, expected_UG + held**2 * control_G)
