@@ -120,7 +120,7 @@ def loss_alone(folder: Path) -> list[float]:
 @pytest.mark.slow
 def test_spawned_workers_print_the_loss_of_one(folder: Path, loss_alone: list[float]) -> None:
     _, printed = finished(started(folder, sys.executable, "worker.py"))
-    losses = [float(loss) for loss in re.findall(r"train_loss ([0-9.]+)", printed)]
+    losses = [float(loss) for loss in re.findall(r"epoch +[0-9]+/2  loss ([0-9.]+)", printed)]
     assert losses == pytest.approx(loss_alone, rel=1e-3)
     assert printed.count("the model was saved in model") == 1
     assert "[rank 1]" not in printed
