@@ -82,8 +82,11 @@ def run_suggest(arguments: list[str]) -> None:
 def hits_parser() -> CommandParser:
     parser = _model_parser("hits", "Rank perturbations by the probability that a readout moves.", HITS_EPILOG)
     _add_readout(parser)
-    text = "change of log expression that is a hit: above 0 for a rise, below 0 for a fall"
-    parser.add_argument("--threshold", type=float, required=True, help=text)
+    text = (
+        "change of log expression that is a hit: above 0 for a rise, below 0 for a fall; by default the median effect "
+        "size of the conditions that were measured"
+    )
+    parser.add_argument("--threshold", type=float | None, help=text)
     return parser
 
 

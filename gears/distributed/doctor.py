@@ -15,7 +15,7 @@ from gears.core._findings import Finding, errors
 from gears.core._installation import __version__, cores, torch_problem
 from gears.core._messages import count
 
-PACKAGES = ("torch", "numpy", "scipy", "pandas", "anndata", "scanpy", "torch-geometric")
+PACKAGES = ("torch", "numpy", "scipy", "pandas", "anndata", "torch-geometric")
 OPTIONAL = ("tensorboard", "wandb", "nvidia-ml-py", "cell-gears")
 VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PYTORCH_CUDA_ALLOC_CONF", "NVIDIA_TF32_OVERRIDE",

@@ -148,7 +148,7 @@ def test_several_problems_are_a_line_each(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["hits", "m"], "--threshold is missing; usage: gears hits MODEL [GENES ...] [options]"),
+        (["power"], "DATA is missing; usage: gears power DATA [options]"),
         (["predict"], "MODEL is missing; usage: gears predict MODEL [GENES ...] [options]"),
         (
             ["inspect", "a.h5ad", "b.h5ad"],

@@ -48,7 +48,7 @@ NONE = {"built_for": None, "nccl": None, "gloo": True, "devices": []}
             "note",
             "9.04 processes want 2 cores.*OMP_NUM_THREADS=1",
         ),
-        ({"software": SOFTWARE | {"scanpy": None}}, "error", "missing: scanpy"),
+        ({"software": SOFTWARE | {"anndata": None}}, "error", "missing: anndata"),
         ({"software": SOFTWARE | {"cell-gears": "0.1.2"}}, "note", "another environment"),
     ],
 )

@@ -226,8 +226,11 @@ def _read_several(folder: Path) -> AnnData:
 
 
 def _read_10x_h5(path: Path) -> AnnData:
-    import scanpy
-
+    try:
+        import scanpy
+    except ImportError:
+        msg = f"reading {path.name}, a 10x h5 file, needs scanpy: pip install 'gears-perturb[10x]'"
+        raise ImportError(msg) from None
     refuse_beyond(path)
     with reading(path, "a 10x h5 file"):
         with warnings.catch_warnings():
