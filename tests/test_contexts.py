@@ -85,6 +85,7 @@ def test_contexts_and_types_from_training_to_a_saved_model(tmp_path, pert_data, 
     loaded.predict_to_file(loaded.pairs(["GX00", "GX01"]), tmp_path / "pairs.h5ad", chunk=1)
     written = anndata.read_h5ad(tmp_path / "pairs.h5ad")
     assert written.obs["context"].tolist() == ["L1", "L1", "L2", "L2"]
+    assert {"control_mean", "delta", "sd"} <= set(written.layers)
     chunks = list(loaded.predict_all_pairs(["GX00", "GX01"]))
     assert [list(frame.index) for frame in chunks] == [
         [f"GX00+GX01 [{kind}] @ {line}" for line in ("L1", "L2") for kind in ("CRISPRa", "CRISPRi")]

@@ -41,8 +41,8 @@ def write_predictions(
     """Write the predictions of all `conditions`, chunk by chunk in their order, to an ``.h5ad`` or ``.zarr`` path.
 
     The content is that of :meth:`Predictions.to_adata`, as float32: ``X`` expression, ``layers["delta"]``,
-    ``layers["sd"]`` of a model with a prior, and ``layers["cell_sd"]`` of a network with ``uncertainty=True``. With
-    `overwrite` what is there is replaced, once all is written.
+    ``layers["sd"]`` of a model with a prior, ``layers["cell_sd"]`` of a network with ``uncertainty=True``, and with
+    several contexts ``layers["control_mean"]``. With `overwrite` what is there is replaced, once all is written.
     """
     path = check_output(path, overwrite)
     if path.suffix not in SUFFIXES:
@@ -53,6 +53,8 @@ def write_predictions(
         layers += ["sd", "sd_change"]
     if parts.config.uncertainty:
         layers.append("cell_sd")
+    if parts.contexts is not None:
+        layers.append("control_mean")
     need_space(path, 4 * len(conditions) * len(parts.gene_names) * (1 + len(layers)))
     if path.suffix == ".h5ad":
         return write_atomically(path, lambda temporary: _write_h5ad(temporary, shell, layers, chunks))
@@ -114,6 +116,7 @@ def _fill(
     """Create X and layers and write the chunks into them; raises if rows are missing."""
     blocks = (max(1, min(ROWS_PER_BLOCK, shape[0])), max(1, shape[1]))
     of_layer = {"delta": "delta_UG", "sd": "sd", "sd_change": "sd_change", "cell_sd": "cell_sd"}
+    of_layer["control_mean"] = "control_mean_G"  # of each condition's context
     fields = {"X": "expression_UG"} | {f"layers/{name}": of_layer[name] for name in layers}
     arrays = {field: create(name, shape, blocks) for name, field in fields.items()}
     row = 0

@@ -38,7 +38,7 @@ def called(capsys, *arguments: object) -> str:
 def test_evaluate_prints_the_table_and_writes_the_report(folder, tmp_path, capsys):
     report = tmp_path / "report"
     out = called(
-        capsys, "evaluate", folder / "model", folder / "data" / "screen", "--n-split-half", 1, "--report", report,
+        capsys, "evaluate", folder / "model", folder / "data" / "screen", "--part", "test", "--n-split-half", 1, "--report", report,
         "--metrics", "relative_error", "pearson_delta",
     )  # fmt: skip
     assert "baseline" in out.splitlines()[0]
