@@ -109,9 +109,7 @@ def accuracy(
         print(f"{screen.name}, seed {screen.seed}", flush=True)
         files = {".csv.gz": packed(pd.concat(tables.values()))}
         lines = [line for name in methods for line in against_baselines(tables, name)]
-        yield Result(
-            "Accuracy against the best baseline of each screen", lines + means(tables), settings, files
-        )
+        yield Result("Accuracy against the best baseline of each screen", lines + means(tables), settings, files)
 
 
 def values_of(
@@ -147,12 +145,7 @@ def wide(values: pd.DataFrame, metric: str) -> pd.DataFrame:
     A value that is undefined for some methods counts 0; a condition that is undefined for all is excluded.
     """
     by_condition = values[values["metric"] == metric].pivot_table(
-        index=["screen_seed", "condition"],
-        columns="method",
-        values="value",
-        aggfunc="mean",
-        sort=False,
-        dropna=False,
+        index=["screen_seed", "condition"], columns="method", values="value", aggfunc="mean", sort=False, dropna=False
     )
     return by_condition.dropna(how="all").fillna(0.0)
 
@@ -256,9 +249,7 @@ def scored(
     known = [condition for part in ("train", "val") for condition in perturbed_in(data.split, part)]
     tested = perturbed_in(data.split, "test")
     (setting,) = settings_of(data.screen, tested, known)
-    truth = Truth.of(
-        setting.screen, setting.conditions, reference_mean_G=setting.means.reference_mean(), pooled=known
-    )
+    truth = Truth.of(setting.screen, setting.conditions, reference_mean_G=setting.means.reference_mean(), pooled=known)
     predicted_UG = predicted([tested[row] for row in setting.rows])
     values = pd.DataFrame(condition_metrics(predicted_UG, truth, list(metrics)), columns=list(metrics))
     return values.assign(condition=[condition.name for condition in truth.conditions])

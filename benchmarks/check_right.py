@@ -67,9 +67,7 @@ def gradients(table, setting):
     n_conditions = min(64, len(screen.conditions))
     rows = n_conditions * len(screen.genes)
     blocks = -(-rows // BLOCK_ROWS.get(setting.device, OTHER_BLOCK_ROWS))
-    expected, found = (
-        _gradient(screen, device, np.arange(n_conditions)) for device in ("cpu", setting.device)
-    )
+    expected, found = (_gradient(screen, device, np.arange(n_conditions)) for device in ("cpu", setting.device))
     scale = np.abs(expected).max()
     what = f"gradients in float64, {n_conditions} conditions, {blocks} block(s): of the largest"
     table.compare(what, [1 + np.abs(found - expected).max() / scale], [1.0], 1e-9)

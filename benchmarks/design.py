@@ -110,10 +110,7 @@ def changes(data: PertData, truth: SimulatedTruth | None, conditions: Sequence[C
 def fitted(data: PertData, measured: Sequence[Condition], held: Sequence[Condition]) -> GEARS:
     """The prior of some conditions."""
     named = {one: label for label, one in data.screen.condition_of_label.items()}
-    parts = {
-        "train": tuple(named[one] for one in [Condition(), *measured]),
-        "test": tuple(named[one] for one in held),
-    }
+    parts = {"train": tuple(named[one] for one in [Condition(), *measured]), "test": tuple(named[one] for one in held)}
     rest = [label for label in data.screen.labels if label not in {*parts["train"], *parts["test"]}]
     data.use_split(Split("custom", 0, {}, parts, excluded=dict.fromkeys(rest, "not measured yet")))
     model = GEARS(data, device="cpu")
@@ -122,21 +119,15 @@ def fitted(data: PertData, measured: Sequence[Condition], held: Sequence[Conditi
     return model
 
 
-def choose(
-    aim: str, model: GEARS, left: Sequence[Condition], n: int, rng: np.random.Generator
-) -> list[Condition]:
+def choose(aim: str, model: GEARS, left: Sequence[Condition], n: int, rng: np.random.Generator) -> list[Condition]:
     """The next batch."""
     drawn = [left[row] for row in rng.permutation(len(left))]
     if aim == "random":
         return drawn[:n]
     if aim == "information":
-        unknown = {
-            one for one, by in zip(left, model.predict(left).informed_by, strict=True) if by == "nothing"
-        }
+        unknown = {one for one, by in zip(left, model.predict(left).informed_by, strict=True) if by == "nothing"}
         informed = [one for one in left if one not in unknown]
-        chosen = (
-            [Condition.parse(name) for name in suggest(model, informed, n)["condition"]] if informed else []
-        )
+        chosen = [Condition.parse(name) for name in suggest(model, informed, n)["condition"]] if informed else []
         return (chosen + [one for one in drawn if one in unknown])[:n]
     if aim == "largest effect":
         worth = np.linalg.norm(model.predict(left, clip=False).delta_UG, axis=1)

@@ -45,10 +45,7 @@ FEWEST = 20  # candidates of a bin that is drawn
 
 
 def calibration_of_hits(
-    kinds: tuple[str, ...] = KINDS,
-    seeds: tuple[int, ...] = (100, 101, 102),
-    folds: int = 5,
-    small: bool = False,
+    kinds: tuple[str, ...] = KINDS, seeds: tuple[int, ...] = (100, 101, 102), folds: int = 5, small: bool = False
 ) -> Iterator[Result]:
     """Rates of every kind of screen, departures of pairs, and places of conditions by their own change."""
     found: dict[str, dict[str, list[Any]]] = {}
@@ -91,9 +88,7 @@ def result(found: dict[str, dict[str, list[Any]]], settings: dict[str, Any]) -> 
     return Result("Calibration of hits", lines, settings | {"kinds": kinds}, files)
 
 
-def hit_rates(
-    data: PertData, truth: SimulatedTruth, model: GEARS, held: Sequence[Condition]
-) -> list[pd.DataFrame]:
+def hit_rates(data: PertData, truth: SimulatedTruth, model: GEARS, held: Sequence[Condition]) -> list[pd.DataFrame]:
     """One table per readout of held-out conditions: probability, expected rate, and whether it is a hit."""
     predictions = model.predict(held, clip=False)
     true_UG, names = changes(data, truth, held), tuple(predictions.gene_names)
@@ -125,9 +120,7 @@ def probability(model: GEARS, predictions: Predictions, readout: Any, threshold:
     return Scorer.of(readout, threshold, tuple(predictions.gene_names))(model.parts, predictions)[2]
 
 
-def departure_table(
-    data: PertData, truth: SimulatedTruth, model: GEARS, pairs: Sequence[Condition]
-) -> pd.DataFrame:
+def departure_table(data: PertData, truth: SimulatedTruth, model: GEARS, pairs: Sequence[Condition]) -> pd.DataFrame:
     """Departures of held-out pairs from additivity, and the expected ones as ``true``, NaN where the sum is 0."""
     if not pairs:
         return pd.DataFrame(columns=["departure", "low", "high", "probability", "kind", "true"], dtype=float)
@@ -173,8 +166,7 @@ def readouts(
         is_candidate_UK = np.ones(probability_UK.shape, dtype=bool)
     order_UK = np.argsort(np.where(is_candidate_UK, -probability_UK, 1.0), axis=0, kind="stable")
     probability_UK, is_hit_UK, is_candidate_UK = (
-        np.take_along_axis(values_UK, order_UK, axis=0)
-        for values_UK in (probability_UK, is_hit_UK, is_candidate_UK)
+        np.take_along_axis(values_UK, order_UK, axis=0) for values_UK in (probability_UK, is_hit_UK, is_candidate_UK)
     )
     place_U1 = np.arange(1, len(order_UK) + 1)[:, None]
     columns = {
@@ -199,9 +191,7 @@ def rate_table(rates: pd.DataFrame) -> pd.DataFrame:
             row[f"false at {rate:g}"] = float((~taken["is_hit"]).mean()) if len(taken) else np.nan
             row[f"taken at {rate:g}"] = len(taken)
         for budget in BUDGETS:
-            row[f"recall {budget:.0%}"] = part.loc[part["place"] <= budget, "is_hit"].sum() / max(
-                row["hits"], 1
-            )
+            row[f"recall {budget:.0%}"] = part.loc[part["place"] <= budget, "is_hit"].sum() / max(row["hits"], 1)
         rows[readout] = row
     return pd.DataFrame(rows).T
 
@@ -243,9 +233,7 @@ def score_figure(scores: dict[str, pd.DataFrame]) -> Figure:
     for ax in panels[len(scores) :]:
         ax.axis("off")
     panels[max(len(scores) - 2, 0)].tick_params(labelbottom=True)  # above an empty panel
-    panels[len(scores)].legend(
-        *panels[0].get_legend_handles_labels(), loc="center", fontsize=8, frameon=False
-    )
+    panels[len(scores)].legend(*panels[0].get_legend_handles_labels(), loc="center", fontsize=8, frameon=False)
     figure.supxlabel("score (stated share of false hits)", fontsize=9)
     figure.supylabel("observed share of false hits", fontsize=9)
     return figure

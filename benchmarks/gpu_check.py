@@ -80,9 +80,7 @@ def main(arguments=None):
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--size", choices=sorted(SIZES), default="norman")
     parser.add_argument("--minutes", type=float, default=7.0, help="no row begins later than this (7)")
-    parser.add_argument(
-        "--only", nargs="+", metavar="WORDS", default=[""], help="rows whose name has one of these"
-    )
+    parser.add_argument("--only", nargs="+", metavar="WORDS", default=[""], help="rows whose name has one of these")
     parser.add_argument("--published", type=Path, help="wheel of cell-gears 0.1.2, for the row that compares")
     parser.add_argument("--skip-compile", action="store_true", help="torch.compile takes a minute")
     parser.add_argument("--json", type=Path, help="file for the table")
@@ -100,9 +98,7 @@ def main(arguments=None):
     table = Table(facts, options.json, seconds=60 * options.minutes)
     setting = Setting(options.device, options.size, options.published)
     for name, check, given in rows(setting):
-        if any(words in name for words in options.only) and not (
-            options.skip_compile and name == "torch.compile"
-        ):
+        if any(words in name for words in options.only) and not (options.skip_compile and name == "torch.compile"):
             table.run(name, check, *given)
     table.add("all rows", f"{table.elapsed:.0f} s", "FAILED" if table.failed else "ok")
     return int(table.failed)

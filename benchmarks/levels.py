@@ -80,14 +80,10 @@ def levels(
             yield Result("Levels against truth", lines, {"seeds": list(seeds), "outside": outside, **rows})
 
 
-def measurements(
-    data: PertData, truth: SimulatedTruth | None, seed: int
-) -> Iterator[tuple[str, str, pd.DataFrame]]:
+def measurements(data: PertData, truth: SimulatedTruth | None, seed: int) -> Iterator[tuple[str, str, pd.DataFrame]]:
     """Name of the table, situation and records of one screen."""
     conditions = [one for one in data.screen.conditions if not one.is_control]
-    singles, combined = (
-        [one for one in conditions if (len(one) > 1) == several] for several in (False, True)
-    )
+    singles, combined = ([one for one in conditions if (len(one) > 1) == several] for several in (False, True))
     for n, split in from_singles(data.screen, N_COMBINATIONS if combined and truth is not None else ()):
         train = [one for one in split.conditions("train") if not one.is_control]
         held, situation = split.conditions("test"), f"singles + {n}" if n else ALONE
@@ -98,11 +94,7 @@ def measurements(
         if pairs := [one for one in held if len(one) == 2]:
             yield "interactions", f"{situation}, predicted", departure_table(data, truth, model, pairs)
             if n in (N_COMBINATIONS[0], N_COMBINATIONS[-1]):
-                yield (
-                    "kinds",
-                    situation,
-                    predicted_interactions(model.predict([*singles, *pairs], clip=False)),
-                )
+                yield ("kinds", situation, predicted_interactions(model.predict([*singles, *pairs], clip=False)))
     model = fitted(data, conditions, [])
     found = measured(data, truth, model, conditions)
     yield "measured", ALL, found
@@ -151,9 +143,7 @@ def inside(
     }
 
 
-def measured(
-    data: PertData, truth: SimulatedTruth | None, model: GEARS, train: Sequence[Condition]
-) -> pd.DataFrame:
+def measured(data: PertData, truth: SimulatedTruth | None, model: GEARS, train: Sequence[Condition]) -> pd.DataFrame:
     """Slope of the prediction on the measured change, reliability of this, squared errors of both, and coverage."""
     change_UG, measured_UG = model.predict(train, clip=False).delta_UG, changes(data, None, train)
     statistics, ids = data.screen.statistics, np.array([data.screen.id_of(one) for one in train])
@@ -176,9 +166,7 @@ def rates(data: PertData, truth: SimulatedTruth, model: GEARS, held: Sequence[Co
     return pd.concat(hit_rates(data, truth, model, held)).assign(undetermined=undetermined)
 
 
-def amounts(
-    data: PertData, model: GEARS, wanted: Sequence[Condition], candidates: Sequence[Condition]
-) -> pd.DataFrame:
+def amounts(data: PertData, model: GEARS, wanted: Sequence[Condition], candidates: Sequence[Condition]) -> pd.DataFrame:
     """What `reverse` states of each condition whose exact measured change is wanted."""
     found = []
     for one, wanted_G in zip(wanted, changes(data, None, wanted), strict=True):
@@ -227,22 +215,16 @@ def simulated_power(data: PertData, effect: float, seed: int) -> pd.DataFrame:
                 of_gene[name] = share_seen(effect, means, sds, (n_own, m))
         if place % 10 == 0:
             values = (control_XG[:, gene] - control_XG[:, gene].mean()) / control_XG[:, gene].std()
-            drawn = [
-                row[sd] * rng.choice(values, (N_DRAWS // 4, k)) for sd, k in (("sd", n), ("control_sd", m))
-            ]
+            drawn = [row[sd] * rng.choice(values, (N_DRAWS // 4, k)) for sd, k in (("sd", n), ("control_sd", m))]
             means, sds = [each.mean(axis=1) for each in drawn], [each.std(axis=1, ddof=1) for each in drawn]
             of_gene["resampled"] = share_seen(effect, means, sds, (n, m))
         found.append({"cells": n} | of_gene)
     return pd.DataFrame(found, columns=["cells", "gaussian", "one fewer", "resampled"])
 
 
-def share_seen(
-    effect: float, means: list[np.ndarray], sds: list[np.ndarray], numbers: tuple[int, int]
-) -> float:
+def share_seen(effect: float, means: list[np.ndarray], sds: list[np.ndarray], numbers: tuple[int, int]) -> float:
     """Share of draws in which Welch's test sees the effect at the level of 0.05."""
-    test = ttest_ind_from_stats(
-        effect + means[0], sds[0], numbers[0], means[1], sds[1], numbers[1], equal_var=False
-    )
+    test = ttest_ind_from_stats(effect + means[0], sds[0], numbers[0], means[1], sds[1], numbers[1], equal_var=False)
     return float((test.pvalue < 0.05).mean())
 
 
@@ -304,9 +286,7 @@ def of_interactions(part: pd.DataFrame) -> dict[str, float]:
 
 def of_kinds(part: pd.DataFrame) -> dict[str, float]:
     """Number of pairs of each kind."""
-    return {
-        kind: int((part["kind"] == kind).sum()) for kind in (UNDETERMINED, ADDITIVE, SYNERGY, SUPPRESSION)
-    }
+    return {kind: int((part["kind"] == kind).sum()) for kind in (UNDETERMINED, ADDITIVE, SYNERGY, SUPPRESSION)}
 
 
 def of_hits(part: pd.DataFrame) -> dict[str, float]:
@@ -349,9 +329,7 @@ def missed(tables: dict[str, pd.DataFrame]) -> pd.DataFrame:
     for name, columns, least, greatest, situation, kinds in TARGETS:
         rows = tables.get(name, pd.DataFrame())
         for column in (one for one in columns if one in rows):
-            is_meant = rows["situation"].str.startswith(situation) & (
-                rows["screen"].isin(kinds) | (not kinds)
-            )
+            is_meant = rows["situation"].str.startswith(situation) & (rows["screen"].isin(kinds) | (not kinds))
             is_outside = (rows[column] < least) | (rows[column] > greatest)
             for _, row in rows[is_meant & is_outside].iterrows():
                 where = ", ".join(str(row[key]) for key in ("screen", "situation", "readout") if key in row)

@@ -35,9 +35,7 @@ def job(folder: str, call: str) -> None:
     from gears import train_multi_gpu
 
     args = {"save_path": f"{folder}/model", "batch_size": 32, **CALLS[call][0]}
-    result = train_multi_gpu(
-        folder, "screen", {"split": "simulation", "seed": 1}, args, device="cpu", n_gpus=2
-    )
+    result = train_multi_gpu(folder, "screen", {"split": "simulation", "seed": 1}, args, device="cpu", n_gpus=2)
     steps = 20 * len(result.history)
     print(json.dumps({"epochs": len(result.history), "steps": steps, "seconds": dict(result.seconds)}))
 

@@ -137,10 +137,7 @@ class Measurement:
 
     def now(self):
         """CPU and wall seconds since the start, pauses left out."""
-        return (
-            cpu_seconds() - self._cpu - self._paused_cpu,
-            time.perf_counter() - self._wall - self._paused_wall,
-        )
+        return (cpu_seconds() - self._cpu - self._paused_cpu, time.perf_counter() - self._wall - self._paused_wall)
 
     @contextlib.contextmanager
     def pause(self):
@@ -311,9 +308,7 @@ class Side:
         if python == sys.executable:
             paths.append(str(HERE.parent))
         keys = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-        environment = (
-            os.environ | dict.fromkeys(keys, str(threads)) | {"MPLBACKEND": "Agg", "TQDM_DISABLE": "1"}
-        )
+        environment = os.environ | dict.fromkeys(keys, str(threads)) | {"MPLBACKEND": "Agg", "TQDM_DISABLE": "1"}
         self.name = module.stem
         self._log = (folder / f"{self.name}.log").open("w")
         self._process = subprocess.Popen(

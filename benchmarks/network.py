@@ -40,13 +40,7 @@ HIDDEN = 32
 SMALL = COMMON | {"n_genes": 150, "cells_per_condition": 50}
 PLANTED = COMMON | SIMULATED["products"] | {"n_genes": 60, "cells_per_condition": 80, "counts_per_gene": 4.0}
 NULL = {"effect_size": 0.0, "target_effect": 0.0, "interaction_share": 0.0, "n_pairs": 0, "n_singles": 60}
-SPARSE = {
-    "counts_per_gene": 0.1,
-    "baseline_sd": 2.0,
-    "cells_per_condition": 25,
-    "n_control": 150,
-    "n_pairs": 0,
-}
+SPARSE = {"counts_per_gene": 0.1, "baseline_sd": 2.0, "cells_per_condition": 25, "n_control": 150, "n_pairs": 0}
 METRICS = (*(name for name in DECISIVE if name != "interval_score_90"), "amplitude_slope")
 
 
@@ -81,9 +75,7 @@ def untrained() -> Iterator[Case]:
     for n_val in (4, 6, 11):
         for uncertainty in (False, True):
             name = f"{n_val} validation conditions{', uncertainty' * uncertainty}"
-            yield Case(
-                name, SMALL | {"n_pairs": 20}, 34, n_val, {"prior": None}, {"uncertainty": uncertainty}
-            )
+            yield Case(name, SMALL | {"n_pairs": 20}, 34, n_val, {"prior": None}, {"uncertainty": uncertainty})
 
 
 def silent() -> Iterator[Case]:
@@ -122,9 +114,7 @@ def network_cases(
         rows = []
         for case in list(CASES[name]())[: 1 if small else None]:
             if small:
-                case = replace(
-                    case, screen=case.screen | SMALL_SCREEN, training=case.training | {"epochs": 4}
-                )
+                case = replace(case, screen=case.screen | SMALL_SCREEN, training=case.training | {"epochs": 4})
             for seed in seeds:
                 rows.append({"case": case.name, "seed": seed} | run(case, seed))
                 print(rows[-1], flush=True)
@@ -138,11 +128,7 @@ def run(case: Case, seed: int) -> dict[str, Any]:
         names = sorted(label for label in pert_data.screen.labels if label != "ctrl")
         drawn = np.random.default_rng(seed).permutation(names).tolist()
         known = case.n_train + case.n_val
-        parts = {
-            "train": ["ctrl", *drawn[: case.n_train]],
-            "val": drawn[case.n_train : known],
-            "test": drawn[known:],
-        }
+        parts = {"train": ["ctrl", *drawn[: case.n_train]], "val": drawn[case.n_train : known], "test": drawn[known:]}
         pert_data.prepare_split("custom", seed=seed, split_dict=parts)
         model = GEARS(pert_data, device="cpu")
         model.model_initialize(hidden_size=HIDDEN, seed=seed, **case.model)
@@ -250,11 +236,7 @@ def network(
                     tables += list(by_method(prepared, screen, objective, hidden))
         print(f"{screen.name}, seed {screen.seed}", flush=True)
         values = pd.concat(tables, ignore_index=True)
-        yield Result(
-            "The network beside the prior",
-            table(summary(values)),
-            {"rows": values.to_dict("records")},
-        )
+        yield Result("The network beside the prior", table(summary(values)), {"rows": values.to_dict("records")})
 
 
 def by_method(data: PertData, screen: Screen, objective: str, hidden: int) -> Iterator[pd.DataFrame]:
@@ -293,9 +275,7 @@ def summary(values: pd.DataFrame) -> list[dict[str, Any]]:
     rows = values.groupby(["screen", "method"], sort=False)
     means = rows[[*METRICS, "train_slope", "cpu_seconds"]].mean()
     means["amplitude_slope"] = rows["amplitude_slope"].median()
-    runs = values.drop_duplicates(["screen", "method", "seed", "fold"]).groupby(
-        ["screen", "method"], sort=False
-    )
+    runs = values.drop_duplicates(["screen", "method", "seed", "fold"]).groupby(["screen", "method"], sort=False)
     means["weights"] = runs["weight"].apply(
         lambda weight: f"{(weight > 0).sum()} of {len(weight)}" if weight.notna().any() else ""
     )

@@ -110,9 +110,7 @@ class Fold:
         return network, result
 
 
-def permuted(
-    fold: Fold, options: TrainOptions, rng: np.random.Generator
-) -> tuple[np.ndarray, RunResult, Any]:
+def permuted(fold: Fold, options: TrainOptions, rng: np.random.Generator) -> tuple[np.ndarray, RunResult, Any]:
     """Monitored metric of the prior alone and a run, both with residuals of other conditions."""
     statistics = fold.pert_data.screen.statistics
     delta_CG = np.array(statistics.delta(np.arange(len(statistics.n))))

@@ -160,9 +160,7 @@ def train(objective, epochs):
     log = logging.getLogger("gears")
     log.setLevel(logging.INFO)
     log.addHandler(marks)
-    numbers = (
-        {} if epochs is None else {"epochs": epochs, "lr": 1e-3, "schedule": "step", "weight_decay": 5e-4}
-    )
+    numbers = {} if epochs is None else {"epochs": epochs, "lr": 1e-3, "schedule": "step", "weight_decay": 5e-4}
     how = {} if objective == "default" else {"objective": objective, "prior": None}
     try:
         with Measurement() as block:
@@ -176,11 +174,7 @@ def train(objective, epochs):
         for record, cpu in zip(scored, marks.cpu, strict=True)
     ]
     HELD[objective] = model
-    return block.figures | {
-        "history": history,
-        "epochs": len(result.history),
-        "best_epoch": result.best_epoch,
-    }
+    return block.figures | {"history": history, "epochs": len(result.history), "best_epoch": result.best_epoch}
 
 
 def predict(conditions, out, objective):

@@ -53,11 +53,7 @@ def prepared(network, nodes, chunk):
 
 
 def prediction(
-    genes: int = 5000,
-    conditions: int = 256,
-    chunks: tuple[int, ...] = (32, 256),
-    threads: int = 1,
-    rounds: int = 2,
+    genes: int = 5000, conditions: int = 256, chunks: tuple[int, ...] = (32, 256), threads: int = 1, rounds: int = 2
 ) -> Iterator[Result]:
     """Both ways in chunks of conditions; the ratio is of their CPU seconds."""
     torch.set_num_threads(threads)

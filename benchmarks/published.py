@@ -75,9 +75,7 @@ def published(
                     assert result.table is not None
                     tables.append(result.table.assign(**place).replace({"method": {"gears": model}}))
                     values = pd.concat(tables, ignore_index=True)
-                    yield Result(
-                        "Published screens", page(values), {"epochs": epochs}, {".csv.gz": packed(values)}
-                    )
+                    yield Result("Published screens", page(values), {"epochs": epochs}, {".csv.gz": packed(values)})
 
 
 def page(values: pd.DataFrame) -> list[str]:

@@ -201,12 +201,7 @@ def train(epochs, curve=None):
                 with block.pause():
                     number = len(records) + 1
                     records.append(
-                        {
-                            "epoch": number,
-                            "cpu_s": cpu,
-                            "wall_s": wall,
-                            "own_mse_de": float(metrics[0]["mse_de"]),
-                        }
+                        {"epoch": number, "cpu_s": cpu, "wall_s": wall, "own_mse_de": float(metrics[0]["mse_de"])}
                     )
                     means[f"epoch{number}"] = _validation_means(model, validation_labels)
             return metrics

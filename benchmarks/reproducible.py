@@ -43,19 +43,8 @@ CASES: dict[str, dict[str, Any]] = {
     "moments, prior and head": {},
     "cells, prior=None": {"objective": "cells", "prior": None},
 }
-PRECISIONS: dict[str, dict[str, Any]] = {
-    "float64": {"dtype": "float64"},
-    "float32": {},
-    "bfloat16": {"use_amp": True},
-}
-SIMULATED = {
-    "n_genes": 120,
-    "n_singles": 60,
-    "n_pairs": 10,
-    "cells_per_condition": 8,
-    "n_control": 80,
-    "seed": 3,
-}
+PRECISIONS: dict[str, dict[str, Any]] = {"float64": {"dtype": "float64"}, "float32": {}, "bfloat16": {"use_amp": True}}
+SIMULATED = {"n_genes": 120, "n_singles": 60, "n_pairs": 10, "cells_per_condition": 8, "n_control": 80, "seed": 3}
 SMALL = {"n_genes": 40, "n_singles": 24, "n_pairs": 6}
 
 
@@ -109,9 +98,7 @@ def equal_runs(rank: int, world_size: int, folder: str, epochs: int) -> dict[str
         path = Path(folder, f"resumed-{number}-{world_size}")
         if world_size == 1:
             saved = Path(folder, f"begun-{number}")
-            trained(
-                data, rank, 1, 1, **options, save_path=str(saved), checkpoint_every_steps=3, keep_last=1000
-            )
+            trained(data, rank, 1, 1, **options, save_path=str(saved), checkpoint_every_steps=3, keep_last=1000)
             cut_off(saved)
         if rank == 0:
             shutil.copytree(Path(folder, f"begun-{number}"), path)
@@ -136,9 +123,7 @@ def other_runs(rank: int, world_size: int, folder: str, epochs: int) -> dict[str
     """Runs without it, by precision and threads; the network alone, whose steps amplify rounding."""
     data = opened(Path(folder))
     return {
-        (name, threads, repeat): trained(
-            data, rank, world_size, threads, prior=None, epochs=epochs, **options
-        )
+        (name, threads, repeat): trained(data, rank, world_size, threads, prior=None, epochs=epochs, **options)
         for name, options in PRECISIONS.items()
         for threads, repeat in (((1, 0), (1, 1), (2, 0)) if world_size == 1 else ((1, 0), (1, 1)))
     }

@@ -125,16 +125,12 @@ def parser_of(name: str, job: Job) -> argparse.ArgumentParser:
         kind, default = str(parameter.annotation), parameter.default
         flag = f"--{option.replace('_', '-')}"
         if kind == "bool":
-            parser.add_argument(
-                flag, action="store_true", help=argparse.SUPPRESS if option == "small" else ""
-            )
+            parser.add_argument(flag, action="store_true", help=argparse.SUPPRESS if option == "small" else "")
             continue
         of = next(each for each in (Path, int, float, str) if each.__name__ in kind)
         several = {"nargs": "*"} if "tuple" in kind else {}
         shown = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
-        parser.add_argument(
-            flag, type=of, default=default, help=f"({shown})" * (default is not None), **several
-        )
+        parser.add_argument(flag, type=of, default=default, help=f"({shown})" * (default is not None), **several)
     return parser
 
 

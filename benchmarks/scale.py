@@ -20,11 +20,7 @@ from pathlib import Path
 
 from measuring import Measurement, Result, Side, cpu_seconds, table
 
-AXES = {
-    "cells": (10_000, 100_000, 1_000_000),
-    "conditions": (100, 1000, 10_000),
-    "genes": (1000, 5000, 10_000),
-}
+AXES = {"cells": (10_000, 100_000, 1_000_000), "conditions": (100, 1000, 10_000), "genes": (1000, 5000, 10_000)}
 BASE = {"cells": 10_000, "conditions": 100, "genes": 2000}
 SMALL_AXES = {"cells": (1000, 5000), "conditions": (20, 100), "genes": (100, 300)}
 SMALL_BASE = {"cells": 1000, "conditions": 20, "genes": 100}
@@ -271,10 +267,7 @@ def scale_large(
                 results.setdefault(name, size | {"stages": {}})["stages"][label] = figures
                 row = {key: f"{size[key]:,}" for key in ("cells", "conditions", "genes")}
                 row |= {"stage": label, "s": figures["wall_s"], "CPU s": figures["cpu_s"]}
-                row |= {
-                    "peak MiB, mapped files counted": figures["peak_mb"],
-                    "peak MiB, own": figures["own_mb"],
-                }
+                row |= {"peak MiB, mapped files counted": figures["peak_mb"], "peak MiB, own": figures["own_mb"]}
                 rows.append(row | {"load": figures["load"]})
                 print(rows[-1], flush=True)
                 yield Result("Sizes beyond memory", table(rows), {"sizes": results}, name="scale-large")

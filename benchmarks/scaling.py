@@ -190,16 +190,9 @@ def memory(cells: int = 60_000, genes: int = 5000, workers: tuple[int, ...] = (1
         stored = prepared(folder, "screen", simulated(cells, genes))
         prepared(folder, "empty", simulated(cells, genes, empty=True))
         for n in workers:
-            used = {
-                screen: launch(work, ["cpu"] * n, (name, screen), backend="gloo")
-                for screen in ("screen", "empty")
-            }
+            used = {screen: launch(work, ["cpu"] * n, (name, screen), backend="gloo") for screen in ("screen", "empty")}
             cost = used["screen"] - used["empty"]
-            row = {
-                "workers": n,
-                "with the screen, MiB": used["screen"],
-                "with an empty one, MiB": used["empty"],
-            }
+            row = {"workers": n, "with the screen, MiB": used["screen"], "with an empty one, MiB": used["empty"]}
             first = rows[0]["the screen costs, MiB"] if rows else cost
             rows.append(row | {"the screen costs, MiB": cost, "times one worker": cost / first})
     worst = max(row["times one worker"] for row in rows)
@@ -211,11 +204,7 @@ def memory(cells: int = 60_000, genes: int = 5000, workers: tuple[int, ...] = (1
 
 
 def side_by_side(
-    repeats: int = 3,
-    genes: int = 300,
-    folds: int = 5,
-    seeds: tuple[int, ...] = (1, 2, 3, 4),
-    epochs: int = 10,
+    repeats: int = 3, genes: int = 300, folds: int = 5, seeds: tuple[int, ...] = (1, 2, 3, 4), epochs: int = 10
 ) -> Iterator[Result]:
     """Folds and an ensemble one after the other and on two CPU workers, in alternation; their numbers are equal."""
     from gears import GEARS, Ensemble, PertData, simulated_screen
@@ -236,9 +225,7 @@ def side_by_side(
 
         def cross_validated(n: int, **options) -> float:
             at_once = None if n == 1 else n
-            return (
-                model.cross_validate(folds, n_at_once=at_once, verbose=False, **options).table["value"].sum()
-            )
+            return model.cross_validate(folds, n_at_once=at_once, verbose=False, **options).table["value"].sum()
 
         def ensemble(n: int) -> float:
             trained = Ensemble.train(config, seeds, f"{name}/{n}", n_at_once=n, device="cpu")
@@ -246,9 +233,7 @@ def side_by_side(
 
         ways = {
             f"{folds} folds, `train()`": cross_validated,
-            f"{folds} folds, `prior=None, epochs={epochs}`": lambda n: cross_validated(
-                n, prior=None, epochs=epochs
-            ),
+            f"{folds} folds, `prior=None, epochs={epochs}`": lambda n: cross_validated(n, prior=None, epochs=epochs),
             f"ensemble of {len(seeds)}, `prior=None, epochs={epochs}`": ensemble,
         }
         for _ in range(repeats):
@@ -267,10 +252,7 @@ def _side_by_side(found) -> Result:
         row = {"what": way}
         for n in (1, 2):
             wall, cpu, _ = zip(*found[way, n], strict=True)
-            row |= {
-                f"wall s, {n} at once": statistics.median(wall),
-                f"CPU s, {n} at once": statistics.median(cpu),
-            }
+            row |= {f"wall s, {n} at once": statistics.median(wall), f"CPU s, {n} at once": statistics.median(cpu)}
         row["equal"] = len({value for n in (1, 2) for *_, value in found[way, n]}) == 1
         rows.append(row)
     lines = [f"In alternation; medians of so many runs: {len(next(iter(found.values())))}.", "", *table(rows)]

@@ -91,9 +91,7 @@ class Screen:
             yield data
 
 
-def screens(
-    kinds: Sequence[str], data: Path | None, seeds: Sequence[int], small: bool = False
-) -> Iterator[Screen]:
+def screens(kinds: Sequence[str], data: Path | None, seeds: Sequence[int], small: bool = False) -> Iterator[Screen]:
     """The requested screens: each simulated kind with every seed, then real ones, each cell type alone."""
     for name in kinds:
         for seed in seeds:

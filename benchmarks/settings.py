@@ -160,10 +160,7 @@ def _scaled(seed: int, factor: float) -> Screen:
         """The others' mean times one slope from what both measured."""
         both = [u for u in measured if u[0] == unit[0]]
         x = np.array(
-            [
-                np.mean([measured[u2] for u2 in measured if u2[2] == u[2] and u2[0] != u[0]], axis=0)
-                for u in both
-            ]
+            [np.mean([measured[u2] for u2 in measured if u2[2] == u[2] and u2[0] != u[0]], axis=0) for u in both]
         )
         y = np.array([measured[u] for u in both])
         return float((x * y).sum() / (x**2).sum()) * mean_over_lines(screen, measured, unit)
@@ -230,9 +227,7 @@ def types(seed: int, n: int = 4) -> Screen:
             effect[line, "CRISPRi", gene] = with_targets(effects[j], j)
             effect[line, "CRISPRa", gene] = with_targets(-0.8 * effects[j], j, 1.0)
     rng = np.random.default_rng(seed)
-    held = {
-        (line, "CRISPRa", names(30)[j]) for line in base for j in rng.choice(30, 10, replace=False).tolist()
-    }
+    held = {(line, "CRISPRa", names(30)[j]) for line in base for j in rng.choice(30, 10, replace=False).tolist()}
     held |= {(line, "CRISPRa", gene) for line in base for gene in names(30)[::4]}  # in no line
 
     def turned(screen: Screen, measured: Measured, unit: tuple[str, str, str]) -> np.ndarray:
@@ -310,14 +305,7 @@ def fitted(screen: Screen, adata: anndata.AnnData, folder: str) -> GEARS:
     keys = {"context_key": "line"} | ({"perturbation_type_key": "type"} if has_types else {})
     go = {gene: {f"T{i % 40}"} for i, gene in enumerate(adata.var_names)}
     data = PertData.from_adata(
-        adata,
-        "gears",
-        data_path=folder,
-        gene2go=go,
-        default_pert_graph=False,
-        scale="log1p",
-        verbose=False,
-        **keys,
+        adata, "gears", data_path=folder, gene2go=go, default_pert_graph=False, scale="log1p", verbose=False, **keys
     )
     train = [condition_of(unit, has_types).name for unit in screen.effect if unit not in screen.held_out]
     units = {  # the prior is fitted to training and validation conditions
@@ -358,17 +346,14 @@ def figures(screen: Screen, seed: int) -> dict[str, Any]:
             row[f"slope, {name}"] = float((change * true).sum() / (true**2).sum())
             lines_U = np.array([unit[0] for unit in units])
             by_line = {
-                line: float(hit_UG[is_in_U & (lines_U == line)].mean())
-                for line in dict.fromkeys(lines_U[is_in_U])
+                line: float(hit_UG[is_in_U & (lines_U == line)].mean()) for line in dict.fromkeys(lines_U[is_in_U])
             }
             row[f"coverage, {name}"] = "/".join(
                 f"{by_line[line]:.2f}" for line in (next(iter(by_line)), list(by_line)[-1])
             )
             row[f"worst, {name}"] = float(min(by_line.values()))
     wanted = is_out_U if is_out_U.any() else ~is_out_U
-    simple_UG = np.array(
-        [screen.simple(screen, measured, unit) for unit, at in zip(units, wanted, strict=True) if at]
-    )  # type: ignore[misc]
+    simple_UG = np.array([screen.simple(screen, measured, unit) for unit, at in zip(units, wanted, strict=True) if at])  # type: ignore[misc]
     row["simple"] = float(((simple_UG - true_UG[wanted]) ** 2).sum() / (true_UG[wanted] ** 2).sum())
     measured_UG = np.array([measured[unit] for unit, out in zip(units, is_out_U, strict=True) if not out])
     row["measured"] = float(((measured_UG - true_UG[~is_out_U]) ** 2).sum() / (true_UG[~is_out_U] ** 2).sum())

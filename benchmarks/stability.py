@@ -88,9 +88,7 @@ def of_setting(data: PertData, prior: str | None, epochs: int, setting: dict[str
 def standard_error(data: PertData) -> float:
     """Median standard error of the measured changes of validation and test conditions, genes without a count aside."""
     screen = data.screen
-    ids = [
-        screen.id_of(condition) for part in ("val", "test") for condition in perturbed_in(data.split, part)
-    ]
+    ids = [screen.id_of(condition) for part in ("val", "test") for condition in perturbed_in(data.split, part)]
     statistics, control = screen.statistics, int(screen.control_id)
     variance_UG = np.asarray(statistics.m2[ids], dtype=np.float64)
     n_U1 = np.asarray(statistics.n[ids], dtype=np.float64)[:, None]
@@ -121,9 +119,7 @@ def stability(
             for prior in priors:
                 found: list[dict[str, Any]] = []
                 for label in (list(SETTINGS)[number] for number in settings):
-                    found.append(
-                        of_setting(data, None if prior == "None" else prior, epochs, SETTINGS[label])
-                    )
+                    found.append(of_setting(data, None if prior == "None" else prior, epochs, SETTINGS[label]))
                     row = {"screen": screen.name, "prior": prior, "setting": label}
                     rows.append(row | shown(found[-1], found[0], se))
                     print(rows[-1], flush=True)

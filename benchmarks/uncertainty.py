@@ -94,9 +94,7 @@ def one_fold(data: PertData, truth: SimulatedTruth | None) -> pd.DataFrame:
     constant_UG = np.tile(constant_sd(data, variance_G)[expressed], (len(test), 1))
     constant = calibration_by_condition(predicted[0], constant_UG, **measured)
     for level in LEVELS:
-        table[f"coverage_{level:g}"] = calibration_by_condition(*predicted, **measured, level=level)[
-            "coverage"
-        ]
+        table[f"coverage_{level:g}"] = calibration_by_condition(*predicted, **measured, level=level)["coverage"]
     table["constant_score"] = constant["interval_score"]
     table["condition"] = [condition.name for condition in test]
     table["stratum"] = subgroup_names(test, predictions.origin.fitted_to)
@@ -112,9 +110,7 @@ def one_fold(data: PertData, truth: SimulatedTruth | None) -> pd.DataFrame:
 
 def constant_sd(data: PertData, variance_G: np.ndarray) -> np.ndarray:
     """One s.d. per gene from the errors of left-out training conditions, calibrated to 90 %, (G,)."""
-    conditions = sorted(
-        {c for part in ("train", "val") for c in perturbed_in(data.split, part)}, key=data.screen.id_of
-    )
+    conditions = sorted({c for part in ("train", "val") for c in perturbed_in(data.split, part)}, key=data.screen.id_of)
     rows = np.array([data.screen.id_of(condition) for condition in conditions])
     statistics = data.screen.statistics
     fitted = prior_of(data, ("train", "val"))
@@ -163,12 +159,7 @@ def coverage_figure(tables: dict[str, pd.DataFrame]) -> Figure:
             drawn = True
         else:
             axes.plot(LEVELS, observed, marker="o", markersize=3, label=name)
-    axes.set(
-        xlabel="stated level of the interval",
-        ylabel="share of measured means inside",
-        xlim=(0, 1),
-        ylim=(0, 1),
-    )
+    axes.set(xlabel="stated level of the interval", ylabel="share of measured means inside", xlim=(0, 1), ylim=(0, 1))
     axes.legend(frameon=False)
     return figure
 
@@ -179,10 +170,7 @@ def page(summaries: dict[str, dict[str, Any]]) -> list[str]:
     for name, found in summaries.items():
         gain, low, high = found["gain"]
         row = {"screen": name, "conditions": found["n"], "coverage": found["coverage"]}
-        row |= {
-            "gain": f"{gain:+.1%} ({low:+.1%}, {high:+.1%})",
-            "rank correlation": found["rank_correlation"],
-        }
+        row |= {"gain": f"{gain:+.1%} ({low:+.1%}, {high:+.1%})", "rank correlation": found["rank_correlation"]}
         rows.append(row | {"coverage of expected means": found.get("coverage_expected_means", "")})
         strata = {key: f"{one['coverage']:.2f} ({one['n']})" for key, one in found["strata"].items()}
         by_stratum.append({"screen": name} | strata)

@@ -166,10 +166,7 @@ class Comparison:
             for name, side in sides if number % 2 == 0 else reversed(sides):
                 extra = {"round": number} if stage in ROUNDS else {}
                 entry[name].append(side.ask(stage, **given, **extra))
-        print(
-            f"{stage:14s} " + "  ".join(_shown(entry[name][-1], name) for name in ("published", "own")),
-            flush=True,
-        )
+        print(f"{stage:14s} " + "  ".join(_shown(entry[name][-1], name) for name in ("published", "own")), flush=True)
 
     def one(self, side, stage, key=None, **given):
         """A stage of one side only."""
@@ -221,9 +218,7 @@ def compare_training(run, epochs, objectives):
 def test_scores(run, objectives):
     """Scores of the test conditions as each package's `predict` gives them."""
     parts = json.loads((run.folder / "parts.json").read_text())
-    tests = [
-        [gene for gene in label.split("+") if gene != "ctrl"] for label in parts["test"] if label != "ctrl"
-    ]
+    tests = [[gene for gene in label.split("+") if gene != "ctrl"] for label in parts["test"] if label != "ctrl"]
     asked = run.folder / "test.json"
     asked.write_text(json.dumps(tests))
     scores = {}
@@ -297,11 +292,7 @@ def own_alone():
             "step": {"n": 2},
             "epoch": {},
             "train": {"objective": "default", "epochs": 1},
-            "predict": {
-                "conditions": f"{name}/pairs.json",
-                "out": f"{name}/pairs.npz",
-                "objective": "default",
-            },
+            "predict": {"conditions": f"{name}/pairs.json", "out": f"{name}/pairs.npz", "objective": "default"},
         }
         figures = {stage: own.ask(stage, **given) for stage, given in stages.items()}
     rows = [{"stage": LABELS[stage], "here, CPU s": one["cpu_s"]} for stage, one in figures.items() if one]
@@ -373,9 +364,7 @@ def by_cell_gears(prepared, screen, epochs, folder):
             predicted = np.load(out)
             rows = [Condition.parse(str(label)) for label in predicted["labels"]]
             of_condition = dict(zip(rows, predicted["mean"], strict=True))
-            values = scored(
-                prepared, lambda tested, of=of_condition: np.stack([of[each] for each in tested]), METRICS
-            )
+            values = scored(prepared, lambda tested, of=of_condition: np.stack([of[each] for each in tested]), METRICS)
             yield values.assign(
                 screen=screen.name,
                 seed=str(screen.seed),
@@ -466,10 +455,7 @@ def result(record):
         ]
         files[".png"] = plot(training)
     elif not SIZES[record["size"]].model:
-        lines += [
-            "Networks are compared at the default size: here an epoch of cell-gears would take hours.",
-            "",
-        ]
+        lines += ["Networks are compared at the default size: here an epoch of cell-gears would take hours.", ""]
     for side in SIDES:
         found = record["stages"]["startup"][side][0]["versions"]
         lines.append(f"Versions ({side}): {', '.join(f'{key} {value}' for key, value in found.items())}.")

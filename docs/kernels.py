@@ -61,9 +61,7 @@ def draw(parts: dict[str, np.ndarray], weights: dict[str, float], genes: list[st
     for panel in panels[:, 0]:
         panel.set_yticks(range(len(genes)), genes, fontsize=7.5)
     bars = panels.flat[-1]
-    bars.barh(
-        list(weights), [100 * weight / sum(weights.values()) for weight in weights.values()], color=BLUE
-    )
+    bars.barh(list(weights), [100 * weight / sum(weights.values()) for weight in weights.values()], color=BLUE)
     bars.invert_yaxis()
     bars.yaxis.tick_right()
     bars.set_box_aspect(1)
@@ -106,9 +104,7 @@ def main(folder: Path) -> None:
     mix_TT = sum(weight * parts[name] for name, weight in mixed.items()) / sum(mixed.values())
     rows = some_genes(mix_TT)
     block = np.ix_(rows, rows)
-    shown = {"own": np.eye(len(rows))} | {
-        name: part[block] for name, part in (parts | {"mix": mix_TT}).items()
-    }
+    shown = {"own": np.eye(len(rows))} | {name: part[block] for name, part in (parts | {"mix": mix_TT}).items()}
     figure = draw(shown, weights, [genes[row] for row in rows])
     save_figure(figure, folder / "kernels.png", dpi=130)
 

@@ -34,9 +34,7 @@ def main(folder: Path) -> None:
     best = model.rank_pairs(score, top=5)  # pairs of the genes perturbed in training; only the best are kept
     print(best.round(3).to_string(index=False))
 
-    path = model.predict_to_file(
-        model.pairs(), folder / "pairs.h5ad", overwrite=True
-    )  # written chunk by chunk
+    path = model.predict_to_file(model.pairs(), folder / "pairs.h5ad", overwrite=True)  # written chunk by chunk
     n_genes = len(pert_data.screen.perturbed_genes)
     print(f"all {n_genes * (n_genes - 1) // 2} pairs: {path}")
 

@@ -59,8 +59,7 @@ def main() -> None:
         result = distributed_train_worker(0, 1, **settings)
     for record in result["history"]:
         print(
-            f"epoch {record['epoch']}: train loss {record['train_loss']:.6f}, "
-            f"validation loss {record['val_loss']:.6f}"
+            f"epoch {record['epoch']}: train loss {record['train_loss']:.6f}, validation loss {record['val_loss']:.6f}"
         )
     print(f"workers: {result['world_size']}")
 

@@ -14,9 +14,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="An ensemble of models.")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--gpu-ids", type=int, nargs="+", help="GPUs to use; all of them if omitted")
-    parser.add_argument(
-        "--cpu", action="store_true", help="CPU processes, as many at a time as there are cores"
-    )
+    parser.add_argument("--cpu", action="store_true", help="CPU processes, as many at a time as there are cores")
     parser.add_argument("--folder", type=Path, default=Path("ensemble_output"))
     options = parser.parse_args()
     from gears import Ensemble
@@ -34,15 +32,11 @@ def main() -> None:
         "data_config": {"default_pert_graph": False},
     }
     device = "cpu" if options.cpu else None
-    ensemble = Ensemble.train(
-        config, options.seeds, folder / "models", gpu_ids=options.gpu_ids, device=device
-    )
+    ensemble = Ensemble.train(config, options.seeds, folder / "models", gpu_ids=options.gpu_ids, device=device)
     gene = ensemble.pert_list[0]
     predictions = ensemble.predict([gene])
     spread = predictions.to_frame("spread").iloc[0]
-    print(
-        f"{ensemble!r}; after {gene} the models are furthest apart in {spread.idxmax()} ({spread.max():.3f})"
-    )
+    print(f"{ensemble!r}; after {gene} the models are furthest apart in {spread.idxmax()} ({spread.max():.3f})")
 
 
 # Worker processes import this file again: what starts them must be guarded.

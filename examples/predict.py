@@ -12,9 +12,7 @@ from pathlib import Path
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Predict the expression after perturbations.")
-    parser.add_argument(
-        "model", type=Path, nargs="?", default=Path("demo_output/model"), help="a model's folder"
-    )
+    parser.add_argument("model", type=Path, nargs="?", default=Path("demo_output/model"), help="a model's folder")
     parser.add_argument("conditions", nargs="*", help="a gene, or genes joined by +")
     parser.add_argument("--output", type=Path, default=Path("predictions.csv"))
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, ...")

@@ -26,11 +26,7 @@ def main(folder: Path) -> None:
         "single": {},
         "no_test": {},
         "no_split": {},
-        "simulation, one gene held out": {
-            "split": "simulation",
-            "test_perts": [gene],
-            "only_test_set_perts": True,
-        },
+        "simulation, one gene held out": {"split": "simulation", "test_perts": [gene], "only_test_set_perts": True},
         "custom": {"split_dict": {"train": ["ctrl", *some[4:]], "val": some[:2], "test": some[2:4]}},
     }
     for name, arguments in kinds.items():

@@ -18,12 +18,7 @@ def main(folder: Path) -> None:
     launched = "RANK" in os.environ
     if int(os.environ.get("LOCAL_RANK", 0)) == 0 and not (folder / "screen.h5ad").exists():
         simulate_to_h5ad(
-            folder / "screen.h5ad",
-            n_genes=60,
-            n_singles=12,
-            n_pairs=8,
-            cells_per_condition=20,
-            overwrite=True,
+            folder / "screen.h5ad", n_genes=60, n_singles=12, n_pairs=8, cells_per_condition=20, overwrite=True
         )
     wait_for(folder / "screen.h5ad")
 

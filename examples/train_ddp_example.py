@@ -17,20 +17,12 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="an h5ad file, or the folder that holds --dataset")
     parser.add_argument("--dataset", help="name of a screen in the folder --data")
     devices = parser.add_mutually_exclusive_group()
-    devices.add_argument(
-        "--gpu-ids", type=int, nargs="+", help="GPUs, one worker on each; all of them if omitted"
-    )
+    devices.add_argument("--gpu-ids", type=int, nargs="+", help="GPUs, one worker on each; all of them if omitted")
     devices.add_argument("--cpu-workers", type=int, help="train with this many CPU processes instead")
-    parser.add_argument(
-        "--epochs", type=int, help="epochs of the GEARS network; by default the prior predicts"
-    )
+    parser.add_argument("--epochs", type=int, help="epochs of the GEARS network; by default the prior predicts")
     parser.add_argument("--network-alone", action="store_true", help="train the network without the prior")
-    parser.add_argument(
-        "--save-path", type=Path, default=Path("train_output/model"), help="folder for the model"
-    )
-    parser.add_argument(
-        "--work-dir", type=Path, default=Path("train_output"), help="for what is made of an h5ad file"
-    )
+    parser.add_argument("--save-path", type=Path, default=Path("train_output/model"), help="folder for the model")
+    parser.add_argument("--work-dir", type=Path, default=Path("train_output"), help="for what is made of an h5ad file")
     text = "only measured and perturbed genes can be perturbed, not every annotated one: quicker"
     parser.add_argument("--small-graph", action="store_true", help=text)
     options = parser.parse_args()
@@ -46,9 +38,7 @@ def main() -> None:
 
     if options.data is None:
         options.data = options.work_dir / "simulated.h5ad"
-        simulate_to_h5ad(
-            options.data, n_genes=60, n_singles=12, n_pairs=8, cells_per_condition=20, overwrite=True
-        )
+        simulate_to_h5ad(options.data, n_genes=60, n_singles=12, n_pairs=8, cells_per_condition=20, overwrite=True)
     folder, dataset = options.data, options.dataset
     data_config = {"default_pert_graph": not options.small_graph}
     if not folder.is_dir():
@@ -59,11 +49,7 @@ def main() -> None:
         folder,
         dataset,
         {"split": "simulation", "seed": 1},
-        {
-            "save_path": options.save_path,
-            "epochs": options.epochs,
-            "prior": None if options.network_alone else "auto",
-        },
+        {"save_path": options.save_path, "epochs": options.epochs, "prior": None if options.network_alone else "auto"},
         n_gpus=options.cpu_workers,
         gpu_ids=options.gpu_ids,
         device="cpu" if options.cpu_workers else None,

@@ -149,9 +149,7 @@ class Condition:
         return f"Condition({self.name!r})"
 
 
-def conditions_of(
-    labels: Iterable[str], known: Mapping[str, Condition] | None = None
-) -> dict[str, Condition]:
+def conditions_of(labels: Iterable[str], known: Mapping[str, Condition] | None = None) -> dict[str, Condition]:
     """Condition of each label; labels that are `known` already are not parsed again.
 
     Examples

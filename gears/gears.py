@@ -438,13 +438,7 @@ class GEARS(Shown):
         device, gpu_ids
             Where the network computes, on several GPUs chunks in turn; by default where it is.
         """
-        options: Any = {
-            "clip": clip,
-            "chunk": chunk,
-            "overwrite": overwrite,
-            "device": device,
-            "gpu_ids": gpu_ids,
-        }
+        options: Any = {"clip": clip, "chunk": chunk, "overwrite": overwrite, "device": device, "gpu_ids": gpu_ids}
         return stream.predict_to_file(*self._predictor(), pert_list, output, **options)
 
     def predict_all_pairs(
@@ -468,9 +462,7 @@ class GEARS(Shown):
         where: Any = {"clip": clip, "chunk": chunk, "device": device, "gpu_ids": gpu_ids}
         if output is None:
             return stream.predict_all_pairs(*self._predictor(), genes, values=values, **where)
-        msg = (
-            "predict_all_pairs(output=...) will be removed; write predict_to_file(model.pairs(genes), output)"
-        )
+        msg = "predict_all_pairs(output=...) will be removed; write predict_to_file(model.pairs(genes), output)"
         warnings.warn(msg, DeprecationWarning, stacklevel=2)
         return self.predict_to_file(self.pairs(genes), output, overwrite=overwrite, **where)
 
@@ -506,8 +498,7 @@ class GEARS(Shown):
             if is_model(path):
                 logger.info("replacing the model in %s", path)
             state = {
-                key: value.detach().cpu()
-                for key, value in unwrap(self.best_model or self.model).state_dict().items()
+                key: value.detach().cpu() for key, value in unwrap(self.best_model or self.model).state_dict().items()
             }
             save_model(path, parts, state)
             logger.info("the model was saved in %s", path)
@@ -673,9 +664,7 @@ def gears_of(model: AnyModel, *, trained: bool = True) -> GEARS:
     return found
 
 
-def on_split(
-    pert_data: PertData, network: Mapping[str, Any], split: Split, device: str | torch.device | None
-) -> GEARS:
+def on_split(pert_data: PertData, network: Mapping[str, Any], split: Split, device: str | torch.device | None) -> GEARS:
     """A new model of the screen on another split; the PertData keeps its own."""
     pert_data = copy.copy(pert_data)
     pert_data.use_split(split)

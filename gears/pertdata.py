@@ -190,13 +190,9 @@ class PertData(Shown):
     def create_dataset_file(self) -> None:
         """Do nothing: :attr:`dataset_processed` makes its objects when they are read."""
 
-    create_cell_graph_dataset = Gone(
-        "pert_data.dataset_processed[label] holds the cells of a label as graphs"
-    )
+    create_cell_graph_dataset = Gone("pert_data.dataset_processed[label] holds the cells of a label as graphs")
     create_cell_graph = Gone("pert_data.dataset_processed[label][0] is the graph of a cell")
-    set_pert_genes = Gone(
-        "PertData(path, gene_set_path=..., gene2go=..., default_pert_graph=...) sets the nodes"
-    )
+    set_pert_genes = Gone("PertData(path, gene_set_path=..., gene2go=..., default_pert_graph=...) sets the nodes")
 
     @property
     def gene2go(self) -> dict[str, set[str]]:
@@ -455,9 +451,7 @@ class PertData(Shown):
         if {part: tuple(labels) for part, labels in self.set2conditions.items()} != self.split.parts:
             self.set2conditions = self.set2conditions  # its lists were changed in place
         settings = LoaderSettings(batch_size, test_batch_size, world_size, rank, num_workers)
-        self.dataloader = make_loaders(
-            self.screen, self.split, self._label_nodes, settings, screens=self._part_screens
-        )
+        self.dataloader = make_loaders(self.screen, self.split, self._label_nodes, settings, screens=self._part_screens)
         return self.dataloader
 
     @property

@@ -172,9 +172,7 @@ class PerturbationModel(Shown):
         draw = pl.plot_perturbation if is_measured else pl.volcano
         return draw(self.gears, condition, **options)
 
-    def evaluate(
-        self, part: str | None = None, *, per_condition: bool = False, **options: Any
-    ) -> pd.DataFrame | None:
+    def evaluate(self, part: str | None = None, *, per_condition: bool = False, **options: Any) -> pd.DataFrame | None:
         """Scores on held-out perturbations beside the best baseline of each metric.
 
         Parameters

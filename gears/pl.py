@@ -183,9 +183,7 @@ def plot_perturbation(model: AnyModel, /, query: Query, save_file: str | Path | 
 
 
 @_scanpy_like(plotting.gene_changes)
-def gene_changes(
-    model: AnyModel, /, condition: Query, *, baselines: Sequence[str] = (), n_genes: int = 20
-) -> Call:
+def gene_changes(model: AnyModel, /, condition: Query, *, baselines: Sequence[str] = (), n_genes: int = 20) -> Call:
     """A condition's measured mean changes with standard errors, the prediction with its 90 % interval, and baselines.
 
     `baselines` are names (``docs/evaluation.md``), at most five, fitted to the training part.
@@ -244,10 +242,7 @@ def volcano(model: AnyModel, /, condition: Query) -> Call:
         raise ValueError(msg)
     else:
         p_UG, evidence = plotting.spread_p_values(delta_UG, sd_UG), "p of the prediction"
-    return (delta_UG[0], p_UG[0], predictions.gene_names), {
-        "title": f"{name}: predicted change",
-        "evidence": evidence,
-    }
+    return (delta_UG[0], p_UG[0], predictions.gene_names), {"title": f"{name}: predicted change", "evidence": evidence}
 
 
 @_scanpy_like(plotting.delta_heat_map)
@@ -271,9 +266,7 @@ def embedding(model: AnyModel, /, conditions: Queries = None) -> Call:
 
 
 @_scanpy_like(plotting.training_curves)
-def training_curves(
-    model: AnyModel | Mapping[str, AnyModel], /, names: str | Sequence[str] = "train_loss"
-) -> Call:
+def training_curves(model: AnyModel | Mapping[str, AnyModel], /, names: str | Sequence[str] = "train_loss") -> Call:
     """Losses and metrics of the last training of a model by epoch; of several models by name in a dict."""
     histories = {}
     for name, gears in _by_name(model).items():
@@ -307,9 +300,7 @@ def interaction_map(model: AnyModel, /, pairs: Queries = None) -> Call:
         split = gears._need_model().split
         found = set() if split is None else {one for part in split.parts for one in split.conditions(part)}
         pairs = sorted(
-            one
-            for one in found
-            if len(one) == 2 and all(replace(one, genes=(gene,)) in found for gene in one.genes)
+            one for one in found if len(one) == 2 and all(replace(one, genes=(gene,)) in found for gene in one.genes)
         )
     requested = [gears._condition(pair) for pair in pairs]
     if not requested:
@@ -387,7 +378,5 @@ def rate_calibration(model: AnyModel, /, threshold: float = 0.2, conditions: Que
 @_scanpy_like(plotting.replay_curve)
 def replay_curve(table: pd.DataFrame, /) -> Call:
     """Error on held-out conditions while a screen is measured in rounds; of the records of a replay, not of a model."""
-    msg = (
-        "a model has no replay to draw; give the records of one, a row a round (gears.plotting.replay_curve)"
-    )
+    msg = "a model has no replay to draw; give the records of one, a row a round (gears.plotting.replay_curve)"
     raise TypeError(msg)

@@ -61,10 +61,7 @@ def shared():
 def toy_go():
     """GO stand-in of the toy screen: every gene has 5 of 15 invented terms, so that neighbours exist."""
     rng = np.random.default_rng(7)
-    return {
-        gene: {f"T{term:02d}" for term in rng.choice(15, size=5, replace=False).tolist()}
-        for gene in TOY_GENES
-    }
+    return {gene: {f"T{term:02d}" for term in rng.choice(15, size=5, replace=False).tolist()} for gene in TOY_GENES}
 
 
 @pytest.fixture
@@ -110,9 +107,7 @@ def toy_template():
 def small_screen():
     from gears.simulate import simulated_screen
 
-    return simulated_screen(
-        n_genes=60, n_singles=10, n_pairs=8, cells_per_condition=30, n_control=100, seed=3
-    )
+    return simulated_screen(n_genes=60, n_singles=10, n_pairs=8, cells_per_condition=30, n_control=100, seed=3)
 
 
 @pytest.fixture(scope="session")

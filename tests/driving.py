@@ -53,9 +53,7 @@ def workers_by_fork() -> Iterator[None]:
     from multiprocessing import forkserver
 
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["gears.jobs._job", "gears.gears", "torch_geometric", "anndata", "sklearn"]
-    )
+    context.set_forkserver_preload(["gears.jobs._job", "gears.gears", "torch_geometric", "anndata", "sklearn"])
     start = torch.multiprocessing.start_processes
 
     def start_by_fork(function: Any, args: Any, **options: Any) -> Any:

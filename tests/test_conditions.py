@@ -9,9 +9,7 @@ from gears.conditions import CONTROL_LABEL, SEPARATOR, Condition
 GENE = st.text("ABCDctrlXYZ0123-/_.", min_size=1, max_size=8).filter(lambda gene: gene != CONTROL_LABEL)
 
 
-@pytest.mark.parametrize(
-    "label", ["KLF1+ctrl", "ctrl+KLF1", " KLF1 + ctrl ", "KLF1", "KLF1+KLF1", "ctrl+KLF1+ctrl"]
-)
+@pytest.mark.parametrize("label", ["KLF1+ctrl", "ctrl+KLF1", " KLF1 + ctrl ", "KLF1", "KLF1+KLF1", "ctrl+KLF1+ctrl"])
 def test_spellings_of_a_single(label):
     condition = Condition.parse(label)
     assert condition == Condition(("KLF1",))

@@ -73,9 +73,7 @@ def test_contexts_and_types_from_training_to_a_saved_model(tmp_path, pert_data, 
     assert {"gears", *baselines} <= set(table["method"])
     model.save_model(tmp_path / "model")
     loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
-    np.testing.assert_array_equal(
-        loaded.predict(["GX00", ["GX05", "GX20"]]).expression_UG, everywhere.expression_UG
-    )
+    np.testing.assert_array_equal(loaded.predict(["GX00", ["GX05", "GX20"]]).expression_UG, everywhere.expression_UG)
     adata = loaded.predict(["GX00"]).to_adata()
     assert adata.obs["context"].tolist() == ["L1", "L1", "L2", "L2"]
     with pytest.raises(ValueError, match="unknown context 'L3'"):

@@ -163,9 +163,7 @@ def test_memory_of_preparing_is_bounded(tmp_path):
             print(before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     """)
     for what in ("make", "load"):
-        done = subprocess.run(
-            [sys.executable, "-c", script, what], capture_output=True, text=True, check=True
-        )
+        done = subprocess.run([sys.executable, "-c", script, what], capture_output=True, text=True, check=True)
     before, most = map(int, done.stdout.split())
     stored = (tmp_path / "big.h5ad").stat().st_size / 1024
     assert most - before < 300_000 + 2 * stored  # KiB: the values twice, and what the libraries take

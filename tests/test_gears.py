@@ -13,9 +13,7 @@ from anndata import AnnData
 from gears import GEARS, Ensemble, PertData
 
 
-def prepared(
-    folder: Path, adata: AnnData, go: dict, split: str = "simulation", **processing: object
-) -> PertData:
+def prepared(folder: Path, adata: AnnData, go: dict, split: str = "simulation", **processing: object) -> PertData:
     pert_data = PertData(folder, gene2go=go)
     pert_data.new_data_process("toy", adata, **processing)
     pert_data.prepare_split(split, seed=1)

@@ -25,9 +25,7 @@ def test_packages_of_one_feature_are_imported_where_they_are_used(tmp_path):
         f"heavy = {OF_ONE_FEATURE!r} & set(sys.modules)\n"
         "sys.exit(f'imported {sorted(heavy)}' if heavy else 0)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", check], capture_output=True, text=True, timeout=120, cwd=tmp_path
-    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=120, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
 
 

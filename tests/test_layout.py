@@ -109,11 +109,7 @@ class Layout:
             if isinstance(node, ast.Dict) and self.is_room(module):
                 for key, value in zip(node.keys, node.values, strict=True):
                     texts = [each.value for each in (key, value) if isinstance(each, ast.Constant)]
-                    if (
-                        len(texts) == 2
-                        and all(isinstance(text, str) for text in texts)
-                        and self.module_of(texts[1])
-                    ):
+                    if len(texts) == 2 and all(isinstance(text, str) for text in texts) and self.module_of(texts[1]):
                         found[texts[0]] = (texts[1], texts[0])
         for node in self.tree(module).body:
             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "gears":
@@ -153,9 +149,7 @@ class Layout:
     @cached_property
     def imports(self) -> dict[str, set[str]]:
         """What every module imports; the package's own `__init__` loads lazily and is excluded."""
-        return {
-            module: self.imports_of(module) - {"__init__"} for module in self.paths if module != "__init__"
-        }
+        return {module: self.imports_of(module) - {"__init__"} for module in self.paths if module != "__init__"}
 
     def against_the_order(self) -> set[tuple[str, str]]:
         """(module, imported module) where the room of the second comes after that of the first."""
@@ -174,9 +168,7 @@ class Layout:
 
         The second search is for a reader, who follows annotations, too, but runs no `__init__`.
         """
-        read = {
-            module: self.imports_of(module, annotations=True) & self.imports.keys() for module in self.imports
-        }
+        read = {module: self.imports_of(module, annotations=True) & self.imports.keys() for module in self.imports}
         graph = {}
         for module, targets in self.imports.items():
             graph[module] = set(targets)
@@ -185,9 +177,7 @@ class Layout:
                 rooms = {".".join(parts[:n]) for n in range(1, len(parts))}
                 graph[module] |= {room for room in rooms if not f"{module}.".startswith(f"{room}.")}
             graph[module] &= self.imports.keys()
-        return {
-            module for edges in (graph, read) for module in edges if module in self._reached(module, edges)
-        }
+        return {module for edges in (graph, read) for module in edges if module in self._reached(module, edges)}
 
     def _reached(self, module: str, graph: dict[str, set[str]]) -> set[str]:
         found: set[str] = set()
@@ -220,9 +210,7 @@ class Layout:
                     for alias in node.names:
                         home = self.defining(node.module or "", alias.name)
                         if given and home != given and home != self.module_of(f"{node.module}.{alias.name}"):
-                            found.add(
-                                f"{module}:{node.lineno} from {node.module} import {alias.name} (of {home})"
-                            )
+                            found.add(f"{module}:{node.lineno} from {node.module} import {alias.name} (of {home})")
         return found
 
     def long_files(self) -> set[str]:
@@ -242,9 +230,7 @@ def layout():
 @pytest.fixture
 def copied(layout, tmp_path):
     """The source files of the package elsewhere, to plant faults in."""
-    shutil.copytree(
-        layout.root, tmp_path / "gears", ignore=lambda _, names: [n for n in names if "__pycache__" in n]
-    )
+    shutil.copytree(layout.root, tmp_path / "gears", ignore=lambda _, names: [n for n in names if "__pycache__" in n])
     return tmp_path / "gears"
 
 
@@ -267,9 +253,7 @@ def test_inside_the_package_names_come_from_where_they_are_defined(layout):
 
 def test_only_the_doors_import_what_to_do_next(layout):
     """`design` is on top of everything: no model or evaluation may come to depend on it."""
-    users = {
-        module for module, targets in layout.imports.items() if any(_in_design(name) for name in targets)
-    }
+    users = {module for module, targets in layout.imports.items() if any(_in_design(name) for name in targets)}
     doors = {"cli._design", "perturbation_model", "pl"}
     assert {module for module in users if not _in_design(module)} == doors
 
@@ -307,9 +291,7 @@ def test_a_circle_through_an_init_is_seen(layout, copied):
     file.write_text(f"{file.read_text()}\n\n{planted}\n")
     after = Layout(copied, {name: tree for name, tree in layout._seen.items() if name != "core._messages"})
     assert "core._messages" in after.on_circles()
-    assert {module for module, _ in after.against_the_order() - layout.against_the_order()} == {
-        "core._messages"
-    }
+    assert {module for module, _ in after.against_the_order() - layout.against_the_order()} == {"core._messages"}
 
 
 def test_imports_for_annotations_may_go_against_the_order_but_make_no_circle(layout, copied):

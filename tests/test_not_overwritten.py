@@ -77,13 +77,7 @@ def test_predict_replaces_no_file_without_overwrite(saved, pert_data, suffix, tm
 def test_simulate_replaces_no_file_without_overwrite(taken, tmp_path, capsys):
     (tmp_path / taken).write_bytes(MINE)
     sizes = "--n-genes=20 --n-singles=3 --n-pairs=1 --cells-per-condition=4 --n-control=5 --quiet"
-    words = [
-        "simulate",
-        str(tmp_path / "screen.h5ad"),
-        "--truth",
-        str(tmp_path / "truth.npz"),
-        *sizes.split(),
-    ]
+    words = ["simulate", str(tmp_path / "screen.h5ad"), "--truth", str(tmp_path / "truth.npz"), *sizes.split()]
     assert main(words) == 2
     assert "--overwrite" in capsys.readouterr().err
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == [taken]

@@ -15,9 +15,7 @@ SMALL, FEW_NODES = {"hidden_size": 8}, {"default_pert_graph": False, "verbose": 
 
 @pytest.fixture(scope="module")
 def adata():
-    return simulated_screen(
-        n_genes=60, n_singles=14, n_pairs=8, cells_per_condition=10, n_control=40, seed=0
-    )[0]
+    return simulated_screen(n_genes=60, n_singles=14, n_pairs=8, cells_per_condition=10, n_control=40, seed=0)[0]
 
 
 def test_three_lines_and_nothing_stays_on_disk(adata, tmp_path, monkeypatch):

@@ -171,12 +171,7 @@ def test_numbers_of_numpy_are_those_of_python(tmp_path):
     assert check_timeout(np.float32(2.5)) == 2.5
     assert [type(plain_number(x)) for x in (np.int8(1), np.longdouble(1), np.array(2))] == [int, float, int]
     split = {"seed": np.int64(3), "control_shares": np.array([0.6, 0.2, 0.2], dtype=np.float32)}
-    args = {
-        "save_path": tmp_path / "m",
-        "epochs": np.int64(2),
-        "lr": np.float32(0.5),
-        "num_workers": np.int64(0),
-    }
+    args = {"save_path": tmp_path / "m", "epochs": np.int64(2), "lr": np.float32(0.5), "num_workers": np.int64(0)}
     args["model_config"] = {"hidden_size": np.int64(16)}
     job = TrainingJob.check(tmp_path, "screen", split, args)
     assert (job.options.epochs, job.options.lr, job.split.seed) == (2, 0.5, 3)

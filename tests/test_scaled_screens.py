@@ -74,9 +74,7 @@ def test_a_saved_model_and_an_ensemble_know_it(model, pert_data, tmp_path):
     conditions = perturbed(pert_data)
     model.save_model(tmp_path / "m")
     loaded = GEARS.from_pretrained(tmp_path / "m", device="cpu")
-    np.testing.assert_array_equal(
-        loaded.predict(conditions).expression_UG, model.predict(conditions).expression_UG
-    )
+    np.testing.assert_array_equal(loaded.predict(conditions).expression_UG, model.predict(conditions).expression_UG)
     assert below_zero(Ensemble([loaded, model]).predict(conditions).expression_UG) > 0.2
 
 

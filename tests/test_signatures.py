@@ -89,9 +89,7 @@ def test_an_earlier_name_warns_where_the_user_calls():
 
 @pytest.fixture(scope="module")
 def pert_data(tmp_path_factory):
-    adata, _ = simulated_screen(
-        n_genes=40, n_singles=12, n_pairs=6, cells_per_condition=8, n_control=30, seed=0
-    )
+    adata, _ = simulated_screen(n_genes=40, n_singles=12, n_pairs=6, cells_per_condition=8, n_control=30, seed=0)
     data = PertData(tmp_path_factory.mktemp("reprs"), default_pert_graph=False)
     data.new_data_process("small", adata)
     data.prepare_split(split="simulation", seed=1)

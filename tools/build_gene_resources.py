@@ -50,9 +50,7 @@ SCREEN_PAPERS = {
 def go_rows(database: sqlite3.Connection) -> Iterator[tuple[str, str, str]]:
     """Symbol, term and evidence of the direct annotations."""
     for aspect in ASPECTS:
-        yield from database.execute(
-            f"SELECT symbol, go_id, evidence FROM gene_info JOIN go_{aspect} USING (_id)"
-        )
+        yield from database.execute(f"SELECT symbol, go_id, evidence FROM gene_info JOIN go_{aspect} USING (_id)")
 
 
 def alias_pairs(database: sqlite3.Connection) -> Iterator[tuple[str, str]]:
@@ -110,8 +108,7 @@ def go_with_ancestors(database: sqlite3.Connection) -> GeneAnnotation:
         pair
         for aspect in ASPECTS
         for pair in database.execute(
-            f"SELECT symbol, go_id FROM gene_info JOIN go_{aspect}_all USING (_id) WHERE evidence != ?",
-            [NO_DATA],
+            f"SELECT symbol, go_id FROM gene_info JOIN go_{aspect}_all USING (_id) WHERE evidence != ?", [NO_DATA]
         )
     }
     return annotation_of(pairs, most=MOST_GO_SHARE * len({symbol for symbol, _ in pairs}))
@@ -129,9 +126,7 @@ def literature(database: sqlite3.Connection) -> GeneAnnotation:
 def domains(database: sqlite3.Connection) -> GeneAnnotation:
     """Pfam families found in the proteins of each gene."""
     return annotation_of(
-        database.execute(
-            "SELECT symbol, pfam_id FROM gene_info JOIN pfam USING (_id) WHERE pfam_id IS NOT NULL"
-        )
+        database.execute("SELECT symbol, pfam_id FROM gene_info JOIN pfam USING (_id) WHERE pfam_id IS NOT NULL")
     )
 
 
@@ -153,9 +148,7 @@ def write_deterministic_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 def build(database_file: Path, output: Path) -> dict[str, GeneAnnotation]:
     """Write every table into the folder `output`; file name -> table."""
-    with contextlib.closing(
-        sqlite3.connect(f"{database_file.resolve().as_uri()}?mode=ro", uri=True)
-    ) as database:
+    with contextlib.closing(sqlite3.connect(f"{database_file.resolve().as_uri()}?mode=ro", uri=True)) as database:
         tables = {
             "human_go.npz": direct_go(go_rows(database), alias_pairs(database)),
             "human_go_ancestors.npz": go_with_ancestors(database),
@@ -168,9 +161,7 @@ def build(database_file: Path, output: Path) -> dict[str, GeneAnnotation]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("database", type=Path, help="org.Hs.eg.sqlite of the package")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="folder of the tables")
     arguments = parser.parse_args()

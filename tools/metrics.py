@@ -26,11 +26,7 @@ def text_lines(tree: ast.Module) -> set[int]:
     """Lines of docstrings, and of texts below a constant that explain it."""
     found: set[int] = set()
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
-        ):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
             found |= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return found
 
@@ -55,9 +51,7 @@ def n_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 def n_public(tree: ast.Module) -> int:
     """Functions and classes at the top of a module without a leading underscore; those of _modules are private."""
-    return sum(
-        isinstance(node, (*FUNCTIONS, ast.ClassDef)) and not node.name.startswith("_") for node in tree.body
-    )
+    return sum(isinstance(node, (*FUNCTIONS, ast.ClassDef)) and not node.name.startswith("_") for node in tree.body)
 
 
 def running(tree: ast.Module) -> Iterator[ast.AST]:
@@ -122,20 +116,14 @@ def measure(folder: Path) -> dict[str, str]:
     sources = {path: path.read_text() for path in paths}
     trees = {path: ast.parse(source) for path, source in sources.items()}
     modules = {
-        ".".join((folder.name, *path.relative_to(folder).with_suffix("").parts)).removesuffix(
-            ".__init__"
-        ): tree
+        ".".join((folder.name, *path.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__"): tree
         for path, tree in trees.items()
     }
     n_code = n_comments = n_texts = 0
     for path, source in sources.items():
         comments, code = lines_of(source)
         texts = text_lines(trees[path])
-        n_comments, n_texts, n_code = (
-            n_comments + len(comments),
-            n_texts + len(texts),
-            n_code + len(code - texts),
-        )
+        n_comments, n_texts, n_code = (n_comments + len(comments), n_texts + len(texts), n_code + len(code - texts))
     nodes = [node for tree in trees.values() for node in ast.walk(tree)]
     functions = [node for node in nodes if isinstance(node, FUNCTIONS)]
     file_lines = [len(source.splitlines()) for source in sources.values()]

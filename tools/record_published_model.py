@@ -27,10 +27,7 @@ from gears.utils import create_cell_graph_dataset_for_prediction
 GENES = [f"G{i:02d}" for i in range(12)]
 PERTS = ["G00", "G01", "G03", "G05", "P0", "P1", "P2"]
 ASKED = [["G00"], ["P1"], ["G03", "P2"]]
-MODELS = {
-    "plain": {},
-    "uncertain": {"uncertainty": True, "num_go_gnn_layers": 2, "num_gene_gnn_layers": 2},
-}
+MODELS = {"plain": {}, "uncertain": {"uncertainty": True, "num_go_gnn_layers": 2, "num_gene_gnn_layers": 2}}
 
 
 def screen(rng: np.random.Generator) -> AnnData:

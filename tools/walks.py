@@ -77,9 +77,7 @@ def frames_to_loss(train: Callable[[], object]) -> list[str]:
 
 def walks(folder: Path) -> dict[str, list[str]]:
     """The files of each walk, with the functions that run in them; the frames from the call to the loss."""
-    screen, _ = simulated_screen(
-        n_genes=100, n_singles=15, n_pairs=18, cells_per_condition=20, n_control=60, seed=1
-    )
+    screen, _ = simulated_screen(n_genes=100, n_singles=15, n_pairs=18, cells_per_condition=20, n_control=60, seed=1)
     result = {}
     with files_that_run() as files:
         pert_data = PertData(folder)
@@ -97,16 +95,12 @@ def walks(folder: Path) -> dict[str, list[str]]:
             {"epochs": 1, "model_config": {"hidden_size": 8}, "save_path": str(folder / "model"), "verbose": False},
             n_gpus=2, device="cpu",
         )  # fmt: skip
-    result["GPU ids to trained model"] = [
-        f"{file}:{name}" for file, names in files.items() for name in sorted(names)
-    ]
+    result["GPU ids to trained model"] = [f"{file}:{name}" for file, names in files.items() for name in sorted(names)]
     pair = next(name for name in pert_data.adata.obs["condition"].unique() if "ctrl" not in name)
     with files_that_run() as files:
         model.predict([pair.split("+")])
         model.plot_perturbation(pair, save_file=str(folder / "figure.png"))
-    result["condition to figure"] = [
-        f"{file}:{name}" for file, names in files.items() for name in sorted(names)
-    ]
+    result["condition to figure"] = [f"{file}:{name}" for file, names in files.items() for name in sorted(names)]
     result["train to loss"] = frames_to_loss(
         lambda: model.train(steps=1, prior=None, evaluate_test=False, verbose=False)
     )
@@ -115,9 +109,7 @@ def walks(folder: Path) -> dict[str, list[str]]:
 
 def main(show: Callable[[str], object] = print) -> None:
     """Walk, and print the table."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--files", action="store_true", help="list the files of each walk")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

@@ -29,11 +29,7 @@ class Page(HTMLParser):
             self.links.append(target)
         if tag in ("img", "script", "source") and (target := values.get("src")):
             self.loaded.append(target)
-        if (
-            tag == "link"
-            and values.get("rel") in ("stylesheet", "preload", "icon")
-            and (target := values.get("href"))
-        ):
+        if tag == "link" and values.get("rel") in ("stylesheet", "preload", "icon") and (target := values.get("href")):
             self.loaded.append(target)
 
 
@@ -55,10 +51,7 @@ def check(root: Path) -> tuple[list[str], int]:
     wrong: list[str] = []
     looked_at = 0
     for path in sorted(root.rglob("*.html")):
-        if {"_modules", "_static"} & set(path.relative_to(root).parts) or path.name in (
-            "genindex.html",
-            "search.html",
-        ):
+        if {"_modules", "_static"} & set(path.relative_to(root).parts) or path.name in ("genindex.html", "search.html"):
             continue
         page, place = read(path), path.relative_to(root)
         for target in [*page.links, *page.loaded]:

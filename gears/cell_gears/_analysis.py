@@ -23,12 +23,7 @@ Results = Mapping[str, np.ndarray]
 Scores = dict[str, dict[str, float]]
 N_TOP = 20
 HIGH_EXPRESSION = 0.5  # below this mean a fold change is not meaningful
-FOLDS = {
-    "downreg_0.33": (0.0, 0.333),
-    "downreg_0.1": (0.0, 0.1),
-    "upreg_3": (3.0, np.inf),
-    "upreg_10": (10.0, np.inf),
-}
+FOLDS = {"downreg_0.33": (0.0, 0.333), "downreg_0.1": (0.0, 0.1), "upreg_3": (3.0, np.inf), "upreg_10": (10.0, np.inf)}
 
 
 def compute_metrics(results: Results) -> tuple[dict[str, float], Scores]:
@@ -54,14 +49,10 @@ def compute_metrics(results: Results) -> tuple[dict[str, float], Scores]:
         if Condition.parse(str(label)).is_control:
             scores |= {"mse_de": np.nan, "pearson_de": np.nan}
         else:
-            scores |= _mse_and_pearson(
-                _mean(results["pred_de"], cells), _mean(results["truth_de"], cells), "_de"
-            )
+            scores |= _mse_and_pearson(_mean(results["pred_de"], cells), _mean(results["truth_de"], cells), "_de")
         per_condition[str(label)] = scores
     names = ("mse", "mse_de", "pearson", "pearson_de")
-    return {
-        name: _nanmean([scores[name] for scores in per_condition.values()]) for name in names
-    }, per_condition
+    return {name: _nanmean([scores[name] for scores in per_condition.values()]) for name in names}, per_condition
 
 
 def non_dropout_analysis(adata: AnnData, test_res: Results) -> Scores:
@@ -142,9 +133,7 @@ class _Context:
         return np.asarray(self.adata.X[cells].mean(axis=0, dtype=np.float64)).ravel()
 
 
-def _list_analysis(
-    adata: AnnData, test_res: Results, key: str, suffix: str, direction_lists: dict[str, str]
-) -> Scores:
+def _list_analysis(adata: AnnData, test_res: Results, key: str, suffix: str, direction_lists: dict[str, str]) -> Scores:
     context = _Context(adata)
     analysis: Scores = {}
     for label, truth, pred_G in _conditions(test_res):
@@ -233,16 +222,12 @@ def _pearson(a: np.ndarray, b: np.ndarray) -> float:
 def _directions(apart: np.ndarray, name: str) -> dict[str, float]:
     distances = {"correct": 0, "opposite": 2, "0/1": 1}
     return {
-        f"frac_{name_of_direction}_direction_{name}": float((apart == distance).mean())
-        if len(apart)
-        else np.nan
+        f"frac_{name_of_direction}_direction_{name}": float((apart == distance).mean()) if len(apart) else np.nan
         for name_of_direction, distance in distances.items()
     }
 
 
-def _share_between(
-    pred_K: np.ndarray, low_K: np.ndarray, high_K: np.ndarray, included_K: np.ndarray
-) -> float:
+def _share_between(pred_K: np.ndarray, low_K: np.ndarray, high_K: np.ndarray, included_K: np.ndarray) -> float:
     return float(((pred_K >= low_K) & (pred_K <= high_K))[included_K].mean())
 
 

@@ -67,9 +67,7 @@ def read_published(
     _check_length(folder, "perturbable genes", "pert_names", n_perts, pert_names)
     _check_length(folder, "measured genes", "control_mean", n_genes, control_mean_G)
     genes, nodes = tuple(map(str, gene_names)), tuple(map(str, pert_names))
-    plain = {
-        str(key): value.item() if isinstance(value, np.generic) else value for key, value in config.items()
-    }
+    plain = {str(key): value.item() if isinstance(value, np.generic) else value for key, value in config.items()}
     go = _go_graph(folder, config, nodes)
     coexpress = Graph(genes, np.empty((2, 0), dtype=np.int64), np.empty(0))
     return ModelParts(
@@ -93,9 +91,7 @@ def _sizes(folder: Path) -> tuple[int, int]:
         raise ValueError(msg) from error
 
 
-def _check_length(
-    folder: Path, what: str, name: str, expected: int, values: Sequence[Any] | np.ndarray
-) -> None:
+def _check_length(folder: Path, what: str, name: str, expected: int, values: Sequence[Any] | np.ndarray) -> None:
     if len(values) != expected:
         msg = (
             f"the model {folder} has {expected} {what}, {name} holds {len(values)}; give those of the screen that it "

@@ -128,9 +128,7 @@ def dataverse_download(url: str, save_path: str | Path) -> None:
         download_file(url, path.parent, path.name)
 
 
-def evaluate(
-    loader: Iterable[Any], model: Any, uncertainty: bool = False, device: Any = "cpu"
-) -> dict[str, Any]:
+def evaluate(loader: Iterable[Any], model: Any, uncertainty: bool = False, device: Any = "cpu") -> dict[str, Any]:
     """Predict every cell of a loader.
 
     Parameters
@@ -151,9 +149,7 @@ def evaluate(
 
     model.eval()
     model.to(device)
-    collected: dict[str, list[np.ndarray]] = {
-        key: [] for key in ("pert_cat", "pred", "truth", "pred_de", "truth_de")
-    }
+    collected: dict[str, list[np.ndarray]] = {key: [] for key in ("pert_cat", "pred", "truth", "pred_de", "truth_de")}
     if uncertainty:
         collected["logvar"] = []
     for batch in loader:

@@ -108,9 +108,7 @@ class GeneSimNetwork:
         The graph as a ``networkx.DiGraph``.
     """
 
-    def __init__(
-        self, edge_list: pd.DataFrame, gene_list: Sequence[str], node_map: Mapping[str, int]
-    ) -> None:
+    def __init__(self, edge_list: pd.DataFrame, gene_list: Sequence[str], node_map: Mapping[str, int]) -> None:
         self.edge_list, self.gene_list = edge_list, list(gene_list)
         nodes = sorted(node_map, key=node_map.__getitem__)
         if [node_map[node] for node in nodes] != list(range(len(nodes))):

@@ -35,12 +35,8 @@ def make_parser() -> CommandParser:
     parser.add_argument("--names", help=f"for a model: a JSON file of {', '.join(NAMES)}, instead of --data")
     parser.add_argument("--split", help="for a screen: a split of cell-gears to write beside it")
     parser.add_argument("--seed", type=int, default=1, help="seed of that split")
-    parser.add_argument(
-        "--train-gene-set-size", type=float, default=0.75, help="train_gene_set_size of that split"
-    )
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace an existing model or file of the split"
-    )
+    parser.add_argument("--train-gene-set-size", type=float, default=0.75, help="train_gene_set_size of that split")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing model or file of the split")
     return parser
 
 
@@ -74,9 +70,7 @@ def _screen(options: Any) -> tuple[dict[str, Any], str]:
     value |= {"n_cells": len(data.screen.cells), "n_conditions": n_perturbed, "n_nodes": len(data.pert_names)}
     lines = [f"screen  {value['folder']}: {value['n_cells']} cells, {n_perturbed} perturbed conditions"]
     if value["split"]:
-        lines.append(
-            f"split   {value['split']} (gears train ... --split custom --split-dict-path {value['split']})"
-        )
+        lines.append(f"split   {value['split']} (gears train ... --split custom --split-dict-path {value['split']})")
     return value, "\n".join(lines)
 
 

@@ -54,9 +54,7 @@ def suggest_parser() -> CommandParser:
         help="file of conditions whose predictions are to become certain; default: the candidates (--aim information)",
     )
     _add_readout(parser)
-    parser.add_argument(
-        "--threshold", type=float, help="change of log expression that is a hit, for --aim effect"
-    )
+    parser.add_argument("--threshold", type=float, help="change of log expression that is a hit, for --aim effect")
     parser.add_argument("--costs", help="CSV of candidates and their costs; 1 for others")
     return parser
 
@@ -136,9 +134,7 @@ def power_parser() -> CommandParser:
     add_nodes(parser)
     parser.add_argument("--effect", type=float | None, help="change of mean log expression to be seen")
     parser.add_argument("--cells", type=int | None, help="cells of the condition, instead of --effect")
-    parser.add_argument(
-        "--control-cells", type=int | None, help="control cells; default: those of the screen"
-    )
+    parser.add_argument("--control-cells", type=int | None, help="control cells; default: those of the screen")
     parser.add_argument("--power", type=float, default=0.8, help="probability of seeing it")
     parser.add_argument("--level", type=float, default=0.05, help="two-sided level of the test of one gene")
     parser.add_argument("--output", help="write all rows to this CSV file")
@@ -163,15 +159,11 @@ def run_power(arguments: list[str]) -> None:
 def _model_parser(name: str, description: str, epilog: str, *, measured: bool = True) -> CommandParser:
     parser = CommandParser(name, "MODEL [GENES ...]", description, epilog)
     parser.add_argument("model", metavar="MODEL", help="folder of the model")
-    parser.add_argument(
-        "genes", metavar="GENES", nargs="*", default=[], help="candidates, such as KLF1 or AHR+KLF1"
-    )
+    parser.add_argument("genes", metavar="GENES", nargs="*", default=[], help="candidates, such as KLF1 or AHR+KLF1")
     parser.add_argument("--file", help="file with one candidate a line, beside or instead of GENES")
     parser.add_argument("--all-pairs", action="store_true", help="every pair of the candidates")
     if measured:
-        parser.add_argument(
-            "--measured", help="file of conditions measured since the model was trained, one a line"
-        )
+        parser.add_argument("--measured", help="file of conditions measured since the model was trained, one a line")
     parser.add_argument("--output", help="write all rows to this CSV file")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT")
     text = "cpu, cuda, cuda:1, ...; default: the first GPU, or the CPU where there is none"
@@ -180,9 +172,7 @@ def _model_parser(name: str, description: str, epilog: str, *, measured: bool = 
 
 
 def _add_readout(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--readout", help="measured gene that is to move; default: the effect size of all genes"
-    )
+    parser.add_argument("--readout", help="measured gene that is to move; default: the effect size of all genes")
     parser.add_argument(
         "--signature", help="CSV of genes and weights, instead of --readout: its weighted mean is to move"
     )
@@ -259,10 +249,7 @@ def _show(options: Any, table: pd.DataFrame) -> None:
     if excluded:
         text += f"\n\n{count(len(excluded), 'candidate')} excluded (--json lists all): {excluded_by_reason(excluded)}"
     rows = [
-        {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in row.items()
-        }
+        {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()}
         for row in table.to_dict("records")
     ]
     show(options, {"rows": rows, "excluded": excluded}, text)

@@ -51,14 +51,10 @@ def evaluate_parser() -> CommandParser:
     parser.add_argument("model", metavar="MODEL", help="folder of the model")
     add_data(parser)
     add_nodes(parser)
-    text = (
-        "part of the split: test, val or train; default: test, or all conditions in folds where test has few"
-    )
+    text = "part of the split: test, val or train; default: test, or all conditions in folds where test has few"
     parser.add_argument("--part", help=text)
     add_scores(parser)
-    parser.add_argument(
-        "--device", help="cpu, cuda, ...; default: the first GPU, or the CPU where there is none"
-    )
+    parser.add_argument("--device", help="cpu, cuda, ...; default: the first GPU, or the CPU where there is none")
     return parser
 
 
@@ -104,10 +100,7 @@ def compare_parser() -> CommandParser:
     from gears.data.splits._registry import SPLITS
 
     parser = CommandParser(
-        "compare",
-        "DATA",
-        "Fit methods to one or more splits of a screen and score them side by side.",
-        COMPARE_EPILOG,
+        "compare", "DATA", "Fit methods to one or more splits of a screen and score them side by side.", COMPARE_EPILOG
     )
     add_data(parser)
     add_nodes(parser)
@@ -125,9 +118,7 @@ def compare_parser() -> CommandParser:
     parser.add_argument(
         "--gpu-ids", nargs="+", type=int | str, help="splits side by side on these GPUs: 0 2, or free:2"
     )
-    parser.add_argument(
-        "--n-at-once", type=int | None, help="splits at the same time, such as 2 with --device cpu"
-    )
+    parser.add_argument("--n-at-once", type=int | None, help="splits at the same time, such as 2 with --device cpu")
     add_scores(parser)
     return parser
 
@@ -148,9 +139,7 @@ def run_compare(arguments: list[str]) -> None:
     gpu_ids = gpu_ids_of(options)
     _ = SPLITS[options.split]  # raises for an unknown one
     pert_data = open_screen(options)
-    models = {
-        f"gears_{objective}": partial(_gears, pert_data, objective, options) for objective in options.gears
-    }
+    models = {f"gears_{objective}": partial(_gears, pert_data, objective, options) for objective in options.gears}
     result = compare(
         models,
         pert_data.screen,
@@ -197,19 +186,14 @@ def _splits(pert_data: Any, options: Any) -> list[Any]:
 
 def report_parser() -> CommandParser:
     parser = CommandParser(
-        "report",
-        "TABLE.csv FOLDER",
-        "Write the HTML page, CSV, JSON and figures of a tidy table.",
-        REPORT_EPILOG,
+        "report", "TABLE.csv FOLDER", "Write the HTML page, CSV, JSON and figures of a tidy table.", REPORT_EPILOG
     )
     parser.add_argument(
         "table", metavar="TABLE.csv", help="evaluation.csv of a report, or a table with the same columns"
     )
     parser.add_argument("folder", metavar="FOLDER", help="folder for the page")
     parser.add_argument("--title", default="Evaluation", help="title of the page")
-    parser.add_argument(
-        "--models", nargs="+", type=str, help="methods to evaluate; default: the table's first"
-    )
+    parser.add_argument("--models", nargs="+", type=str, help="methods to evaluate; default: the table's first")
     return parser
 
 

@@ -65,9 +65,7 @@ class CommandParser(ArgumentParser):
     names: ClassVar[set[str]] = set()
     """Options of the command that runs."""
 
-    def __init__(
-        self, name: str, needs: str, description: str, epilog: str, *, first: Collection[str] = ()
-    ) -> None:
+    def __init__(self, name: str, needs: str, description: str, epilog: str, *, first: Collection[str] = ()) -> None:
         super().__init__(
             prog=f"gears {name}",
             usage=f"gears {name} {needs} [options]",
@@ -83,18 +81,13 @@ class CommandParser(ArgumentParser):
         self._hints: dict[str, Any] = {}
         self._first = (*COMMON, *first) if first else ()
         self.add_argument("--help-all", action=_HelpAll, help="show every option and exit")
-        self.add_argument(
-            "--config", action="config", metavar="FILE", help="YAML file with any of these options"
-        )
+        self.add_argument("--config", action="config", metavar="FILE", help="YAML file with any of these options")
         self.add_argument("--json", action="store_true", help="print the result as JSON")
         self.add_argument("--quiet", action="store_true", help="no progress on stderr")
         self.add_argument("--traceback", action="store_true", help="show where an error arose")
         for action in self._actions:
             if "--print-config" in action.option_strings:
-                action.help, action.metavar = (
-                    "print every option with its value, a file for --config, and exit",
-                    "",
-                )
+                action.help, action.metavar = ("print every option with its value, a file for --config, and exit", "")
 
     def format_help(self, formatter: argparse.HelpFormatter | None = None, *, every: bool = False) -> str:
         formatter = formatter or self._get_formatter()
@@ -104,11 +97,7 @@ class CommandParser(ArgumentParser):
         n_hidden = 0
         for group in self._action_groups:
             actions = [action for action in group._group_actions if action.help != argparse.SUPPRESS]
-            shown = [
-                action
-                for action in actions
-                if every or not action.option_strings or action.dest in self._first
-            ]
+            shown = [action for action in actions if every or not action.option_strings or action.dest in self._first]
             n_hidden += len(actions) - len(shown)
             formatter.start_section(group.title)
             formatter.add_arguments([action for action in shown if self._first or action.dest != "help_all"])
@@ -127,12 +116,8 @@ class CommandParser(ArgumentParser):
     def _problems(self, message: str) -> list[str]:
         """What is wrong, a sentence each, from a message of argparse or jsonargparse."""
         if match := re.match(r"the following arguments are required: (.*)", message):
-            named = {
-                one.dest: _option(one.dest) if one.option_strings else one.metavar for one in self._actions
-            }
-            return [
-                f"{named.get(name, name)} is missing; usage: {self.usage}" for name in match[1].split(", ")
-            ]
+            named = {one.dest: _option(one.dest) if one.option_strings else one.metavar for one in self._actions}
+            return [f"{named.get(name, name)} is missing; usage: {self.usage}" for name in match[1].split(", ")]
         if match := re.match(r"unrecognized arguments: (.*)", message):
             words = match[1].split()
             unknown = [word.split("=")[0] for word in words if word.startswith("-")]
@@ -145,9 +130,7 @@ class CommandParser(ArgumentParser):
         if match := re.match(r"argument (\S+): ignored explicit argument (.*)", message):
             return [f"{match[1]} takes no value, got {match[2]}"]
         if match := re.match(r'Parser key "config": .*?(\'.*\')', message):
-            return [
-                f"there is no file {match[1]} of options (--config); `{self.prog} --print-config` prints one"
-            ]
+            return [f"there is no file {match[1]} of options (--config); `{self.prog} --print-config` prints one"]
         if message.startswith("Unexpected config: "):
             return ["the file of --config has no options; expected lines such as epochs: 20"]
         if match := re.match(r'Parser key "([\w.]+)":(.*?)(?:Given value|Got value)', message):
@@ -166,9 +149,7 @@ class CommandParser(ArgumentParser):
         check = self._checks.get(name)
         if check is not None and check.names and isinstance(value, str):
             return unknown_name(_option(name), value, self.choices(name))
-        kinds = [
-            _TYPES[kind] for kind in dict.fromkeys(re.findall(r"<class '(\w+)'>", expected)) if kind in _TYPES
-        ]
+        kinds = [_TYPES[kind] for kind in dict.fromkeys(re.findall(r"<class '(\w+)'>", expected)) if kind in _TYPES]
         return f"{_option(name)} must be {self._expectation(_option(name), kinds)}, got {value!r}"
 
     def _expectation(self, option: str, kinds: Sequence[str] = ()) -> str:
@@ -238,11 +219,7 @@ class CommandParser(ArgumentParser):
         self._titled[title] = group
         hints, commands = typing.get_type_hints(source), source.commands()
         for field in dataclasses.fields(source):  # type: ignore[arg-type]
-            if (
-                field.name not in commands
-                or field.name in omit
-                or (only is not None and field.name not in only)
-            ):
+            if field.name not in commands or field.name in omit or (only is not None and field.name not in only):
                 continue
             name, hint, default = commands[field.name], hints[field.name], typing.cast(Any, field.default)
             text = (texts or {}).get(name, field.metadata["help"]).replace("%", "%%")
@@ -299,11 +276,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         default, text = action.default, as_options(action.help or "")
-        if (
-            default in (None, False, [], (), argparse.SUPPRESS)
-            or "default" in text
-            or not action.option_strings
-        ):
+        if default in (None, False, [], (), argparse.SUPPRESS) or "default" in text or not action.option_strings:
             return text
         if isinstance(default, list | tuple):
             default = shorten(default, 3)

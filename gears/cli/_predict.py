@@ -40,9 +40,7 @@ def make_parser() -> CommandParser:
     parser.add_argument(
         "--all-pairs", action="store_true", help="every pair of GENES, or of the genes perturbed in training"
     )
-    parser.add_argument(
-        "--output", help=f"write all genes to this file ({', '.join(SUFFIXES)}) instead of printing"
-    )
+    parser.add_argument("--output", help=f"write all genes to this file ({', '.join(SUFFIXES)}) instead of printing")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT")
     parser.add_argument("--values", default="expression", help=f"what a CSV holds: {', '.join(VALUES)}")
     parser.add_argument("--top", type=int, default=20, help="genes to print per perturbation")

@@ -153,9 +153,7 @@ def score_options(options: Any) -> dict[str, Any]:
     from gears.evaluation.compare import CompareOptions
 
     if options.halvings is not None:
-        logger.warning(
-            "--halvings is called --n-split-half now; the old name will be removed in a later release"
-        )
+        logger.warning("--halvings is called --n-split-half now; the old name will be removed in a later release")
         options.n_split_half, options.halvings = options.halvings, None
     return values_of(options, CompareOptions)
 
@@ -164,9 +162,7 @@ def inspect_parser() -> CommandParser:
     from gears.data.checks._options import ProcessingOptions
     from gears.data.reading._open import KINDS
 
-    parser = CommandParser(
-        "inspect", "FILE", "Report on a screen without writing.", INSPECT_EPILOG, first=FIRST
-    )
+    parser = CommandParser("inspect", "FILE", "Report on a screen without writing.", INSPECT_EPILOG, first=FIRST)
     parser.add_argument("file", metavar="FILE", help=f"{KINDS}; or a prepared folder")
     add_guide_tables(parser)
     add_nodes(parser, omit=("gene_set_path", "default_pert_graph"))
@@ -219,10 +215,7 @@ def _report(options: Any, processing: dict[str, Any], annotation: GeneAnnotation
         from gears.data.reading._guides import add_guides
 
         adata = add_guides(
-            adata,
-            options.guides,
-            processing.pop("guide_targets", None),
-            ctrl_label=processing.pop("ctrl_label", None),
+            adata, options.guides, processing.pop("guide_targets", None), ctrl_label=processing.pop("ctrl_label", None)
         )
     return inspect_screen(adata, name=str(path), is_gene=is_gene, **processing)
 

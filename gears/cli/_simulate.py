@@ -15,13 +15,9 @@ def make_parser() -> CommandParser:
     """Options of ``gears simulate``."""
     from gears.simulate._options import SimulationOptions
 
-    parser = CommandParser(
-        "simulate", "OUTPUT.h5ad", "Write a simulated screen with real gene symbols.", EPILOG
-    )
+    parser = CommandParser("simulate", "OUTPUT.h5ad", "Write a simulated screen with real gene symbols.", EPILOG)
     parser.add_argument("output", metavar="OUTPUT.h5ad", help="file to write")
-    parser.add_argument(
-        "--truth", help="npz file for the simulation's parameters (gears.simulate.SimulatedTruth)"
-    )
+    parser.add_argument("--truth", help="npz file for the simulation's parameters (gears.simulate.SimulatedTruth)")
     parser.add_argument("--overwrite", action="store_true", help="replace existing files")
     parser.add_options("the screen", SimulationOptions)
     return parser

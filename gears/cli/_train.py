@@ -49,15 +49,10 @@ def make_parser() -> CommandParser:
     _add_devices(parser)
     parser.add_options("training", TrainOptions, texts={"save_path": SAVE_PATH})
     parser.add_argument(
-        "--overwrite",
-        action="store_true",
-        help="replace the model in --save-path when the new one is complete",
+        "--overwrite", action="store_true", help="replace the model in --save-path when the new one is complete"
     )
     parser.add_options("loaders of cells", LoaderOptions)
-    texts = {
-        "split": f"type of split: {', '.join(SPLITS)}",
-        "seed": "seed of the draw, and of the initial weights",
-    }
+    texts = {"split": f"type of split: {', '.join(SPLITS)}", "seed": "seed of the draw, and of the initial weights"}
     parser.add_options("the split", SplitOptions, texts=texts)
     parser.add_options("the model", ModelConfig)
     parser.add_options("custom graphs", CustomGraphs)
@@ -135,9 +130,7 @@ def _config_beside_the_model(text: str, folder: Path) -> Iterator[None]:
         first = ranks is None or ranks.rank == 0  # of the workers that torchrun started
         for place in (folder, unfinished(folder)):
             manifest = place / "manifest.json"
-            if (
-                first and manifest.is_file() and manifest.stat().st_mtime >= start - 1
-            ):  # the model is of this run
+            if first and manifest.is_file() and manifest.stat().st_mtime >= start - 1:  # the model is of this run
                 write_text(place / CONFIG, text)
 
 
@@ -145,9 +138,7 @@ def _add_devices(parser: CommandParser) -> None:
     group = parser.add_argument_group("devices")
     text = "GPUs to use, such as 0 2, or free:2 for the two least busy"
     group.add_argument("--gpu-ids", nargs="+", type=int | str, help=text)
-    group.add_argument(
-        "--n-gpus", type=int | None, help="number of worker processes; default: all visible GPUs"
-    )
+    group.add_argument("--n-gpus", type=int | None, help="number of worker processes; default: all visible GPUs")
     group.add_argument("--device", help="cuda or cpu (with --n-gpus processes); detected if omitted")
     text = "seconds after which a worker that does not respond is declared dead"
     group.add_argument("--timeout", type=float | None, help=text)

@@ -27,13 +27,7 @@ class Finding:
 
 
 def check(
-    kind: str,
-    cases: Collection[object],
-    what: str,
-    remedy: str = "",
-    severity: str = "error",
-    *,
-    n: int | None = None,
+    kind: str, cases: Collection[object], what: str, remedy: str = "", severity: str = "error", *, n: int | None = None
 ) -> list[Finding]:
     """The finding about some cases (cells, genes, labels, conditions); none where there is no case.
 

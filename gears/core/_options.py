@@ -61,9 +61,7 @@ class Check:
 def whole(least: int = 0, most: int | None = None) -> Check:
     """Whole numbers from `least` on, up to `most`."""
     bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-    return Check(
-        f"a whole number {bounds}", lambda value: is_whole(value, least) and (most is None or value <= most)
-    )
+    return Check(f"a whole number {bounds}", lambda value: is_whole(value, least) and (most is None or value <= most))
 
 
 def number(*, above: Bound = None, least: Bound = None, below: Bound = None, most: Bound = None) -> Check:
@@ -92,9 +90,7 @@ def switch() -> Check:
 def one_of(names: Sequence[str]) -> Check:
     known = tuple(names)
     return Check(
-        f"one of {', '.join(map(repr, known))}",
-        lambda value: isinstance(value, str) and value in known,
-        known,
+        f"one of {', '.join(map(repr, known))}", lambda value: isinstance(value, str) and value in known, known
     )
 
 
@@ -234,9 +230,7 @@ def takes(
     return decorate
 
 
-def divided(
-    entry: str, values: Mapping[str, Any], *kinds: type[Options], beside: Sequence[str] = ()
-) -> list[Any]:
+def divided(entry: str, values: Mapping[str, Any], *kinds: type[Options], beside: Sequence[str] = ()) -> list[Any]:
     """Options of each class, from the values of one mapping; raises for a name that none of them (or `beside`) has."""
     valid = [*dict.fromkeys(name for kind in kinds for name in kind.names()), *beside]
     for name in values:
@@ -289,9 +283,7 @@ class Options:
     def commands(cls) -> dict[str, str]:
         """Names on the command line by option, without options that it lacks."""
         named = {field.name: field.metadata["command"] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-        return {
-            name: name if command is None else command for name, command in named.items() if command != ""
-        }
+        return {name: name if command is None else command for name, command in named.items() if command != ""}
 
     def given(self) -> dict[str, Any]:
         """Options that the caller gave, also those with the default's value."""

@@ -133,9 +133,7 @@ class TrainingSampler(DistributedSampler):
         super().__init__(dataset, world_size, rank, seed=seed)
         self.n_cells = len(dataset)  # type: ignore[arg-type]
         # each worker has a cell of every batch
-        self.n_batches = max(
-            1, min(-(-self.n_cells // (batch_size * world_size)), self.n_cells // world_size)
-        )
+        self.n_batches = max(1, min(-(-self.n_cells // (batch_size * world_size)), self.n_cells // world_size))
 
     def batches(self, rank: int | None = None) -> list[np.ndarray]:
         """Places of a worker's cells (by default this worker's) in the data set, batch by batch."""
@@ -354,9 +352,7 @@ class CellBatch:
 
     def part(self, start: int, step: int) -> CellBatch:
         """Every `step`-th cell from one on: the batch of one of ``step * W`` workers."""
-        rows: dict[str, Any] = {
-            name: value[start::step].contiguous() for name, value in self._tensors().items()
-        }
+        rows: dict[str, Any] = {name: value[start::step].contiguous() for name, value in self._tensors().items()}
         return replace(self, **rows, of_workers=parts_of_workers(self.of_workers, step))
 
     def pert_flags(self, node_map: Mapping[str, int] | None = None) -> torch.Tensor:

@@ -101,9 +101,7 @@ class Settings:
     @classmethod
     def of(cls, parts: ModelParts) -> Settings:
         """Those of a model."""
-        contexts, kinds = (
-            ((), ()) if parts.contexts is None else (parts.contexts.contexts, parts.contexts.kinds)
-        )
+        contexts, kinds = ((), ()) if parts.contexts is None else (parts.contexts.contexts, parts.contexts.kinds)
         names = tuple((context, kind) for context in contexts or ("",) for kind in kinds or ("",))
         used = {(one.context, one.kind) for one in parts.fitted_conditions()}
         fitted = frozenset(number for number, name in enumerate(names) if name in used)
@@ -126,9 +124,7 @@ class Settings:
     def conditions(self, condition: Condition) -> list[Condition]:
         """The condition in each setting that it means, as the model names it."""
         shown = self.shown
-        return [
-            condition.plain.at(*shown[number if len(shown) > 1 else 0]) for number in self.meant_by(condition)
-        ]
+        return [condition.plain.at(*shown[number if len(shown) > 1 else 0]) for number in self.meant_by(condition)]
 
 
 def fitted_conditions(parts: ModelParts) -> set[Condition]:
@@ -193,9 +189,7 @@ def read_candidates(
     node_of = {name: node for node, name in enumerate(parts.pert_names)}
     name_of_lower = {name.lower(): name for name in parts.pert_names}
     settings = Settings.of(parts)
-    known = (
-        set() if keep_measured else fitted_conditions(parts) | _known_conditions(measured, node_of, settings)
-    )
+    known = set() if keep_measured else fitted_conditions(parts) | _known_conditions(measured, node_of, settings)
     unknown_source = {gene for gene, source in source_of_genes(parts).items() if source == SOURCES[-1]}
     excluded: dict[str, str] = {}
     by_size: dict[int, array[int]] = {}

@@ -44,13 +44,7 @@ from gears.design._candidates import (
     with_excluded,
 )
 from gears.design.hits import Z_90, beyond, is_assumed, ranked, sum_sd
-from gears.evaluation.interactions import (
-    SUPPRESSION,
-    SYNERGY,
-    UNDETERMINED,
-    interaction_table,
-    observed_interactions,
-)
+from gears.evaluation.interactions import SUPPRESSION, SYNERGY, UNDETERMINED, interaction_table, observed_interactions
 from gears.model._folder import ModelParts
 from gears.priors._uncertainty import Uncertainty, condition_variance
 
@@ -102,9 +96,7 @@ def interactions_table(
     found = read_candidates(model, all_pairs(model) if pairs is None else pairs, keep_measured=True)
     table = departures(model, found).reset_index(drop=True)
     if scores:
-        table = table.merge(
-            _scores(model, list(table["condition"])), on="condition", how="left", validate="1:1"
-        )
+        table = table.merge(_scores(model, list(table["condition"])), on="condition", how="left", validate="1:1")
     if screen is not None:
         table["observed_strength"] = table["condition"].map(_observed_strength(PreparedScreen.of(screen)))
     return with_excluded(table, found)
@@ -121,9 +113,7 @@ def _scores(model: Model, names: Sequence[str]) -> pd.DataFrame:
     tables = []
     for start in range(0, len(names), _PAIRS):
         pairs = [Condition.parse(name) for name in names[start : start + _PAIRS]]
-        singles = dict.fromkeys(
-            Condition((gene,), pair.context, pair.kind) for pair in pairs for gene in pair.genes
-        )
+        singles = dict.fromkeys(Condition((gene,), pair.context, pair.kind) for pair in pairs for gene in pair.genes)
         deltas: dict[Condition, np.ndarray] = {}
         for predictions in predicted(model, [*singles, *pairs]):
             deltas |= zip(predictions.conditions, predictions.delta_UG, strict=True)
@@ -144,9 +134,7 @@ def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
     keys = np.unique(key_C2)
     singles = [
         Condition((pairs.pert_names[node],), *pairs.settings[setting])
-        for setting, node in zip(
-            *(part.tolist() for part in np.divmod(keys, len(pairs.pert_names))), strict=True
-        )
+        for setting, node in zip(*(part.tolist() for part in np.divmod(keys, len(pairs.pert_names))), strict=True)
     ]
     true_change = prior.uncertainty.true_change
     shift_G = control_G = np.zeros(len(parts.gene_names))
@@ -203,9 +191,7 @@ def departure_share(uncertainty: Uncertainty, sets: Sequence[Sequence[int]]) -> 
     covariance, posterior = uncertainty.covariance, uncertainty.posterior
     singles = [
         NodeSet([node], context=context, kind=kind)
-        for nodes, context, kind in zip(
-            sets, contexts_of(sets).tolist(), kinds_of(sets).tolist(), strict=True
-        )
+        for nodes, context, kind in zip(sets, contexts_of(sets).tolist(), kinds_of(sets).tolist(), strict=True)
         for node in nodes
     ]
     specific_U = covariance.unexplained(sets) + covariance.unexplained(singles).reshape(-1, 2).sum(axis=1)
@@ -232,9 +218,7 @@ def _block(
     apart_U = sum_sd(apart_sd_UG, sum_UG / size_U[:, None])
     sd_U = np.sqrt(together_U**2 + apart_U**2 + (noise_U / size_U) ** 2)
     low_U, high_U = departure_U - Z_90 * sd_U, departure_U + Z_90 * sd_U
-    to_single_U = np.minimum(
-        ((double_UG - first_UG) ** 2).sum(axis=1), ((double_UG - second_UG) ** 2).sum(axis=1)
-    )
+    to_single_U = np.minimum(((double_UG - first_UG) ** 2).sum(axis=1), ((double_UG - second_UG) ** 2).sum(axis=1))
     is_masked_U = to_single_U < ((double_UG - slope_U[:, None] * sum_UG) ** 2).sum(axis=1)
     kind_U = np.where(is_masked_U, MASKING, np.where(departure_U > 0, SYNERGY, SUPPRESSION))
     is_wide_U = np.maximum(-low_U, high_U) > WIDE

@@ -110,9 +110,7 @@ def _median_effect_size(model: Model) -> float:
     blocks = predicted(model, fitted_conditions(parts))
     square_U = np.concatenate([TrueChanges.of(parts, block).mean_square()[0] for block in blocks])
     threshold = float(np.median(np.sqrt(square_U)))
-    logger.info(
-        "threshold %.3g: the median effect size of %s", threshold, count(len(square_U), "fitted condition")
-    )
+    logger.info("threshold %.3g: the median effect size of %s", threshold, count(len(square_U), "fitted condition"))
     return threshold
 
 
@@ -188,9 +186,7 @@ class TrueChanges:
     sd_UG: np.ndarray
 
     @classmethod
-    def of(
-        cls, parts: ModelParts, predictions: Predictions, columns: np.ndarray | slice = slice(None)
-    ) -> TrueChanges:
+    def of(cls, parts: ModelParts, predictions: Predictions, columns: np.ndarray | slice = slice(None)) -> TrueChanges:
         """Of some genes, by the prior of a model; where it has none, or an older one, the predictions' Gaussian."""
         assert predictions.sd is not None
         change_UG, sd_UG = predictions.delta_UG[:, columns], predictions.sd[:, columns]
@@ -267,9 +263,7 @@ class Scorer:
         """From the arguments of :func:`hits`."""
         threshold = plain_number(threshold)
         if not is_number(threshold) or threshold == 0 or (readout is None and threshold < 0):
-            wanted = (
-                "above 0" if readout is None else "other than 0: above it for a rise, below it for a fall"
-            )
+            wanted = "above 0" if readout is None else "other than 0: above it for a rise, below it for a fall"
             msg = f"threshold is {brief(threshold)}; expected a change of log expression {wanted}"
             raise ValueError(msg)
         if readout is None:
@@ -281,9 +275,7 @@ class Scorer:
         gene = gene_names[named[0]] if len(named) == 1 else ""
         return cls(weight_G, threshold, threshold > 0, gene)
 
-    def __call__(
-        self, parts: ModelParts, predictions: Predictions
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def __call__(self, parts: ModelParts, predictions: Predictions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mean and standard deviation of x, and the probability that it is a hit, (U,) each."""
         if self.weight_G is None:
             mean_U, sd_U = TrueChanges.of(parts, predictions).mean_square()

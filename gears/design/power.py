@@ -100,9 +100,7 @@ def _of_setting(
 ) -> pd.DataFrame:
     """The table of :func:`power` for one setting; `quantile` is the sum of those of level and power."""
     statistics, control = screen.statistics, screen.control_id
-    n_control = (
-        statistics.n[control] if control_cells is None else whole_number("control_cells", control_cells)
-    )
+    n_control = statistics.n[control] if control_cells is None else whole_number("control_cells", control_cells)
     variance_G = variance_within(statistics, np.flatnonzero(~statistics.is_control))
     control_variance_G = variance_within(statistics, np.array([control]))
     table = pd.DataFrame(
@@ -123,9 +121,7 @@ def _of_setting(
         exact_G = np.divide(variance_G, left_G, out=np.full(len(table), np.inf), where=left_G > 0)
         cells_G = np.maximum(np.ceil(exact_G), EXACT_BELOW)
         for n in range(EXACT_BELOW - 1, 1, -1):  # the smallest number that suffices is set last
-            needed_G = _noncentrality(
-                variance_G / n, control_variance_G / n_control, n, n_control, level, power
-            )
+            needed_G = _noncentrality(variance_G / n, control_variance_G / n_control, n, n_control, level, power)
             is_enough_G = needed_G * np.sqrt(variance_G / n + control_variance_G / n_control) <= size
             cells_G = np.where(is_enough_G, n, cells_G)
     else:
@@ -133,20 +129,13 @@ def _of_setting(
         error_G = np.sqrt(variance_G / cells_G + control_variance_G / n_control)
         n = int(cells_G[0]) if len(cells_G) else EXACT_BELOW
         if n < EXACT_BELOW:
-            needed_G = _noncentrality(
-                variance_G / n, control_variance_G / n_control, n, n_control, level, power
-            )
+            needed_G = _noncentrality(variance_G / n, control_variance_G / n_control, n, n_control, level, power)
             effect_G = needed_G * error_G
         else:
             effect_G = quantile * error_G
-    least_G = np.divide(
-        control_variance_G * quantile**2, effect_G**2, out=np.zeros(len(table)), where=effect_G > 0
-    )
+    least_G = np.divide(control_variance_G * quantile**2, effect_G**2, out=np.zeros(len(table)), where=effect_G > 0)
     return table.assign(
-        effect=effect_G,
-        cells=cells_G,
-        control_cells=int(n_control),
-        least_control_cells=np.floor(least_G) + 1,
+        effect=effect_G, cells=cells_G, control_cells=int(n_control), least_control_cells=np.floor(least_G) + 1
     )
 
 

@@ -19,15 +19,7 @@ import pandas as pd
 
 from gears.core._messages import shorten, unknown_name
 from gears.core._numbers import whole_number
-from gears.design._candidates import (
-    Entries,
-    Model,
-    need_sd,
-    parts_of,
-    predicted,
-    read_candidates,
-    with_excluded,
-)
+from gears.design._candidates import Entries, Model, need_sd, parts_of, predicted, read_candidates, with_excluded
 from gears.design.hits import Z_90, numbers_by_gene, sum_sd, weights_of
 
 if TYPE_CHECKING:
@@ -138,9 +130,7 @@ def change_between(
     for group in (start, end):
         if group not in groups:
             raise ValueError(unknown_name(f"group of {key}", group, sorted(set(groups))))
-    means = [
-        np.asarray(adata.X[np.flatnonzero(groups == group)].mean(axis=0)).ravel() for group in (start, end)
-    ]
+    means = [np.asarray(adata.X[np.flatnonzero(groups == group)].mean(axis=0)).ravel() for group in (start, end)]
     names = adata.var.get("gene_name", adata.var_names)
     change = pd.Series(means[1] - means[0], index=pd.Index(names.astype(str)), dtype=np.float64)
     if gene_names is None:

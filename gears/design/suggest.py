@@ -147,10 +147,7 @@ def _check_arguments(aim: str, targets: Entries | None, readout: Readout, thresh
         )
         msg = f"aim={aim!r} {problem}"
         raise ValueError(msg)
-    unused = {
-        "readout": readout is not None and aim != "effect",
-        "targets": targets is not None and aim != AIMS[0],
-    }
+    unused = {"readout": readout is not None and aim != "effect", "targets": targets is not None and aim != AIMS[0]}
     if any(unused.values()):
         names = " and ".join(f"{name}=" for name, is_unused in unused.items() if is_unused)
         msg = f"aim={aim!r} does not use {names}; omit it"
@@ -163,16 +160,12 @@ def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None
     if costs is None:
         return cost_C
     if not isinstance(costs, Mapping | pd.Series):
-        msg = (
-            f'costs are a {type(costs).__name__}; expected numbers by candidate, such as {{"AHR+KLF1": 2.0}}'
-        )
+        msg = f'costs are a {type(costs).__name__}; expected numbers by candidate, such as {{"AHR+KLF1": 2.0}}'
         raise ValueError(msg)
     given: list[tuple[Any, Any]] = list(costs.items())
     cost_of = {Condition.of(name): plain_number(cost) for name, cost in given}
     check_unique([Condition.of(name).name for name, _ in given], "candidates in costs")
-    wrong = [
-        f"{one.name}: {brief(cost)}" for one, cost in cost_of.items() if not is_number(cost) or cost <= 0
-    ]
+    wrong = [f"{one.name}: {brief(cost)}" for one, cost in cost_of.items() if not is_number(cost) or cost <= 0]
     if wrong:
         msg = f"costs are numbers above 0; found {shorten(wrong, 3)}"
         raise ValueError(msg)
@@ -193,12 +186,7 @@ def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None
 
 
 def _by_information(
-    model: Model,
-    candidates: Candidates,
-    n: int,
-    cost_C: np.ndarray,
-    targets: Entries | None,
-    measured: Entries,
+    model: Model, candidates: Candidates, n: int, cost_C: np.ndarray, targets: Entries | None, measured: Entries
 ) -> pd.DataFrame:
     """The table of a batch by information."""
     parts = parts_of(model)
@@ -207,13 +195,9 @@ def _by_information(
         raise ValueError(msg)
     uncertainty = parts.prior.uncertainty
     assert uncertainty is not None
-    all_targets = (
-        candidates if targets is None else read_candidates(model, targets, keep_measured=True, what="target")
-    )
+    all_targets = candidates if targets is None else read_candidates(model, targets, keep_measured=True, what="target")
     since_SK, setting_of_since = _measured_since(parts, measured)
-    nodes = np.unique(
-        np.concatenate([candidates.node_CK.ravel(), all_targets.node_CK.ravel(), since_SK.ravel()])
-    )
+    nodes = np.unique(np.concatenate([candidates.node_CK.ravel(), all_targets.node_CK.ravel(), since_SK.ravel()]))
     settings = np.concatenate([candidates.setting_C, all_targets.setting_C, setting_of_since])
     joint = JointCovariance.of(
         uncertainty, parts.go.edge_index, parts.go.weight, nodes[nodes >= 0].tolist(), settings.tolist()
@@ -333,9 +317,7 @@ class Search:
             [_square_sums(self.member_CL[start : start + _ROWS] @ self.target_LT) for start in starts]
         )
         rows, drawn = self.drawn_2D
-        own_D = np.asarray(
-            self.member_CL[rows].multiply(self.target_LT.T[drawn]).sum(axis=1), dtype=np.float64
-        )
+        own_D = np.asarray(self.member_CL[rows].multiply(self.target_LT.T[drawn]).sum(axis=1), dtype=np.float64)
         square_C[rows] -= own_D.ravel() ** 2
         n_others_C = np.full(len(square_C), float(self.target_LT.shape[1]))
         n_others_C[rows] -= 1
@@ -347,9 +329,7 @@ class Search:
     def choose(self, row: int, gain: float) -> None:
         """Condition everything on the measurement of a candidate, which is known up to its noise then."""
         drawn = self.drawn_2D[1, self.drawn_2D[0] == row]
-        known_LD = self.target_LT[:, drawn] * (
-            self.noise / (self.variance_C[row] + self.alone_C[row] + self.noise)
-        )
+        known_LD = self.target_LT[:, drawn] * (self.noise / (self.variance_C[row] + self.alone_C[row] + self.noise))
         self.measure(self.member_CL[row], self.alone_C[row])
         self.target_LT[:, drawn] = known_LD
         self.target_variance -= gain

@@ -3,13 +3,7 @@
 from gears.core._installation import torch_problem
 
 if torch_problem() is None:  # else `gears doctor` says why
-    from gears.distributed._devices import (
-        DevicePlan,
-        choose_backend,
-        choose_devices,
-        find_device,
-        plan_devices,
-    )
+    from gears.distributed._devices import DevicePlan, choose_backend, choose_devices, find_device, plan_devices
     from gears.distributed._group import (
         check_timeout,
         cleanup_ddp,

@@ -37,11 +37,7 @@ class DevicePlan:
 
 
 def choose_backend(
-    device_type: str,
-    *,
-    system: str | None = None,
-    nccl_available: bool | None = None,
-    explicit: str | None = None,
+    device_type: str, *, system: str | None = None, nccl_available: bool | None = None, explicit: str | None = None
 ) -> str:
     """Backend of ``torch.distributed`` for workers on `device_type`; an explicit one wins.
 
@@ -241,11 +237,7 @@ def plan_devices(
 
 
 def own_device(
-    ranks: Ranks,
-    n_gpus: int | None,
-    gpu_ids: Sequence[int] | None,
-    device: DeviceLike,
-    visible: int | None = None,
+    ranks: Ranks, n_gpus: int | None, gpu_ids: Sequence[int] | None, device: DeviceLike, visible: int | None = None
 ) -> str:
     """Device of this process: the GPU of its local rank, or the CPU.
 
@@ -285,9 +277,7 @@ def model_device(device: DeviceLike) -> torch.device:
     if not torch.cuda.is_available():
         return torch.device("cpu")
     ranks = None
-    with contextlib.suppress(
-        ValueError
-    ):  # variables that contradict each other are named when training begins
+    with contextlib.suppress(ValueError):  # variables that contradict each other are named when training begins
         ranks = Ranks.read()
     if ranks is None or ranks.local_world_size == 1 or ranks.local_rank >= torch.cuda.device_count():
         return torch.device("cuda")

@@ -160,9 +160,7 @@ def order_is_certain(gpus: Sequence[Gpu], environment: Mapping[str, str] | None 
     if values.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({gpu.name for gpu in gpus}) <= 1:
         return True
     visible_ids = values.get("CUDA_VISIBLE_DEVICES")
-    return visible_ids is not None and not any(
-        re.fullmatch(r"\d+", entry.strip()) for entry in visible_ids.split(",")
-    )
+    return visible_ids is not None and not any(re.fullmatch(r"\d+", entry.strip()) for entry in visible_ids.split(","))
 
 
 def gpu_names(n_visible: int, *, list_gpus: ListGpus | None = None) -> str:

@@ -157,9 +157,7 @@ def join_group(
     """Set the device, then initialise the process group (by store, URL or environment)."""
     backend = choose_backend(world.device.type, explicit=backend)
     if world.rank == 0 and "NCCL_TIMEOUT" in os.environ:
-        logger.warning(
-            "the variable NCCL_TIMEOUT has no effect (neither torch nor NCCL reads it); use timeout="
-        )
+        logger.warning("the variable NCCL_TIMEOUT has no effect (neither torch nor NCCL reads it); use timeout=")
     if "gloo" in backend and (missing := _missing_interfaces()):
         msg = (
             f"GLOO_SOCKET_IFNAME names {', '.join(missing)}, which this machine does not have; it has "
@@ -178,9 +176,7 @@ def join_group(
     from torch.distributed.nn import functional  # noqa: F401
 
     ranks: dict[str, Any] = {"rank": world.rank, "world_size": world.world_size}
-    dist.init_process_group(
-        backend, store=store, init_method=init_method, timeout=limit, device_id=device_id, **ranks
-    )
+    dist.init_process_group(backend, store=store, init_method=init_method, timeout=limit, device_id=device_id, **ranks)
     set_world(world)
     return world
 

@@ -46,8 +46,7 @@ STOPPED_SECONDS = 1.0
 _SPAWNING = threading.Lock()
 
 _UNGUARDED = (
-    "the script starts worker processes but has no guard: put the code that trains under\n"
-    'if __name__ == "__main__":'
+    'the script starts worker processes but has no guard: put the code that trains under\nif __name__ == "__main__":'
 )
 
 
@@ -357,9 +356,7 @@ def _warn_of_force(running: Sequence[Worker], signals: SignalWatch) -> None:
     why = f"{name} came twice" if signals.count > 1 else f"not stopped {STOP_GRACE_SECONDS:g} s after {name}"
     if running:
         logger.warning(
-            "%s ended by force (%s); resume=True continues a training from its newest checkpoint",
-            workers,
-            why,
+            "%s ended by force (%s); resume=True continues a training from its newest checkpoint", workers, why
         )
 
 

@@ -199,20 +199,14 @@ def findings_of(
     if variables.get("TORCH_DISTRIBUTED_DEBUG") == "DETAIL":
         add("note", "TORCH_DISTRIBUTED_DEBUG=DETAIL crashes some releases of torch with gloo: use INFO")
     if "RANK" in variables and ("MASTER_ADDR" not in variables or variables.get("WORLD_SIZE") == "1"):
-        add(
-            "note",
-            "RANK is set, but describes no worker: left over from a launcher? train_multi_gpu ignores it",
-        )
+        add("note", "RANK is set, but describes no worker: left over from a launcher? train_multi_gpu ignores it")
     if machine.get("load", 0) > 1.5 * machine.get("usable_cores", 1) and "OMP_NUM_THREADS" not in variables:
         busy = f"{machine['load']:g} processes want {count(machine['usable_cores'], 'core')}"
         add("note", f"this machine is busy ({busy}): OMP_NUM_THREADS=1 keeps one process to one core")
     if machine.get("open_files", FEW_FILES) < FEW_FILES:
         add("error", f"only {machine['open_files']} files may be open: ulimit -n {FEW_FILES} or more")
     if software.get("cell-gears") is not None:
-        add(
-            "note",
-            "cell-gears is installed too, and imports as gears as well: use another environment for it",
-        )
+        add("note", "cell-gears is installed too, and imports as gears as well: use another environment for it")
     missing = [name for name in PACKAGES if software.get(name) is None]
     if missing:
         add("error", f"missing: {', '.join(missing)}; pip install gears-perturb brings them")

@@ -4,13 +4,7 @@ from gears.evaluation._scoring import Predicted, ScoreOptions, score
 from gears.evaluation.baselines import DEFAULT_BASELINES
 from gears.evaluation.baselines._base import BASELINES, Baseline, Estimator, make_baseline
 from gears.evaluation.compare import Comparison, compare, comparison_table
-from gears.evaluation.intervals import (
-    Bootstrap,
-    difference_table,
-    interval_table,
-    summary_table,
-    wide_summary,
-)
+from gears.evaluation.intervals import Bootstrap, difference_table, interval_table, summary_table, wide_summary
 from gears.evaluation.metrics._registry import (
     DECISIVE,
     DEFAULT,
@@ -22,13 +16,7 @@ from gears.evaluation.metrics._registry import (
     set_metrics,
 )
 from gears.evaluation.truth import Truth
-from gears.evaluation.verdict import (
-    render_table,
-    short_table,
-    verdict,
-    verdict_lines,
-    verdict_table,
-)
+from gears.evaluation.verdict import render_table, short_table, verdict, verdict_lines, verdict_table
 
 __all__ = [
     "BASELINES", "DECISIVE", "DEFAULT", "DEFAULT_BASELINES", "METRICS", "Baseline", "Bootstrap", "Comparison",

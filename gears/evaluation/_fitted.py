@@ -81,9 +81,7 @@ class ConditionMeans:
         if len(train_ids) and not (train_ids.min() >= 0 and train_ids.max() < len(mean_CG)):
             msg = f"train_ids lie between {train_ids.min()} and {train_ids.max()}; expected 0 to {len(mean_CG) - 1}"
             raise ValueError(msg)
-        perturbed_ids = list(
-            dict.fromkeys(row for row in train_ids.tolist() if not self.conditions[row].is_control)
-        )
+        perturbed_ids = list(dict.fromkeys(row for row in train_ids.tolist() if not self.conditions[row].is_control))
         object.__setattr__(self, "mean_CG", mean_CG)
         object.__setattr__(self, "train_ids", np.asarray(perturbed_ids, dtype=np.int64))
 
@@ -189,9 +187,7 @@ class Setting:
         return table.assign(condition=labels, **{CONTEXT: view.context, KIND: view.kind})
 
 
-def by_setting(
-    screen: PreparedScreen, conditions: Sequence[Condition]
-) -> list[tuple[PreparedScreen, np.ndarray]]:
+def by_setting(screen: PreparedScreen, conditions: Sequence[Condition]) -> list[tuple[PreparedScreen, np.ndarray]]:
     """Every setting with some of the conditions, and their positions among `conditions`."""
     rows_of: dict[tuple[str, str], list[int]] = {}
     for row, condition in enumerate(conditions):
@@ -200,14 +196,10 @@ def by_setting(
     return [(view, np.array(rows, dtype=np.int64)) for view, rows in pairs if rows]
 
 
-def settings_of(
-    screen: PreparedScreen, conditions: Sequence[Condition], fitted: Sequence[Condition]
-) -> list[Setting]:
+def settings_of(screen: PreparedScreen, conditions: Sequence[Condition], fitted: Sequence[Condition]) -> list[Setting]:
     """The settings of some conditions, with what baselines are fitted to in each."""
     return [
-        Setting(
-            view, rows, tuple(conditions[row].plain for row in rows.tolist()), means_in(screen, view, fitted)
-        )
+        Setting(view, rows, tuple(conditions[row].plain for row in rows.tolist()), means_in(screen, view, fitted))
         for view, rows in by_setting(screen, conditions)
     ]
 
@@ -228,10 +220,7 @@ def means_in(screen: PreparedScreen, view: PreparedScreen, fitted: Iterable[Cond
             elsewhere.setdefault(condition.plain, []).append(condition)
     if not elsewhere:
         return means
-    changes = [
-        screen.statistics.delta(np.array(list(map(screen.id_of, contexts))))
-        for contexts in elsewhere.values()
-    ]
+    changes = [screen.statistics.delta(np.array(list(map(screen.id_of, contexts)))) for contexts in elsewhere.values()]
     moved_MG = means.control_mean_G + np.array([change.mean(axis=0) for change in changes])
     measured = [row for row, condition in enumerate(means.conditions) if condition not in elsewhere]
     conditions = (*elsewhere, *(means.conditions[row] for row in measured))
@@ -248,9 +237,7 @@ def means_in(screen: PreparedScreen, view: PreparedScreen, fitted: Iterable[Cond
     )
 
 
-def count_parts(
-    split: Split, parts: Iterable[str], fitted: Iterable[Condition] | None = None
-) -> dict[str, int]:
+def count_parts(split: Split, parts: Iterable[str], fitted: Iterable[Condition] | None = None) -> dict[str, int]:
     """Number of perturbed conditions by part (of those among `fitted`) that a method is fitted to."""
     counted = None if fitted is None else set(fitted)
     conditions_of = {part: fitted_conditions(split, [part]) for part in parts}
@@ -280,9 +267,7 @@ def fitted_line(counts: Mapping[str, Sequence[Mapping[str, int]]]) -> str:
         parts = {part: None for split in splits for part in split}
         numbers = {part: [split.get(part, 0) for split in splits] for part in parts}
         numbers_of_parts = [
-            f"{_range(n)} {PART_WORDS.get(part, part)}"
-            for part, n in numbers.items()
-            if any(n) or part == "train"
+            f"{_range(n)} {PART_WORDS.get(part, part)}" for part, n in numbers.items() if any(n) or part == "train"
         ]
         largest = sum(max(n) for n in numbers.values())
         text = f"{' and '.join(numbers_of_parts)} condition{'' if largest == 1 else 's'}"
@@ -297,9 +282,7 @@ def _range(numbers: Sequence[int]) -> str:
     return f"{low}" if low == high else f"{low} to {high}"
 
 
-def subgroup_line(
-    split: Split, part: str, conditions: Sequence[Condition], fitted: Sequence[Condition]
-) -> str | None:
+def subgroup_line(split: Split, part: str, conditions: Sequence[Condition], fitted: Sequence[Condition]) -> str | None:
     """One line if subgroups, counted from the fitted conditions, differ from those of the split; else None."""
     published = split.subgroup_by_condition(part)
     counted = zip(conditions, subgroup_names(conditions, fitted), strict=True)

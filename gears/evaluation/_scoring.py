@@ -83,9 +83,7 @@ class Predicted:
 
 def split_half(default: int) -> int:
     """The field `n_split_half`, whose default is 5 where several methods are compared."""
-    text = (
-        "split-half repeats for scaled scores: how often each condition's cells are divided into two halves; "
-    )
+    text = "split-half repeats for scaled scores: how often each condition's cells are divided into two halves; "
     return option(default, whole(0), formerly="halvings", help=f"{text}0: no scaled scores")
 
 
@@ -167,10 +165,7 @@ def score(
     if not evaluated:
         msg = "there is no condition to evaluate; give the conditions of a part that is not empty"
         raise ValueError(msg)
-    values = {
-        name: Predicted.of(means, evaluated, len(screen.gene_names), name)
-        for name, means in predictions.items()
-    }
+    values = {name: Predicted.of(means, evaluated, len(screen.gene_names), name) for name, means in predictions.items()}
     if clips(options.clip, screen.nonnegative):
         values = {name: predicted.clipped() for name, predicted in values.items()}
     reference_UG, subgroups = None, np.array(subgroup_names(evaluated, fitted), dtype=object)
@@ -185,9 +180,7 @@ def score(
         for setting in settings_of(screen, evaluated, fitted)
     ]
     table = pd.concat(tables, ignore_index=True)
-    table.attrs["alike"] = [
-        name for name, predicted in values.items() if _alike(predicted.mean_UG, evaluated, screen)
-    ]
+    table.attrs["alike"] = [name for name, predicted in values.items() if _alike(predicted.mean_UG, evaluated, screen)]
     return table
 
 
@@ -197,8 +190,7 @@ def by_fold(
     """Of each fold the rows of its conditions, these, and those of the other folds."""
     for fold in np.unique(fold_U).tolist():
         held_out, known = (
-            [conditions[row] for row in np.flatnonzero(inside).tolist()]
-            for inside in (fold_U == fold, fold_U != fold)
+            [conditions[row] for row in np.flatnonzero(inside).tolist()] for inside in (fold_U == fold, fold_U != fold)
         )
         yield np.flatnonzero(fold_U == fold), held_out, known
 
@@ -237,9 +229,7 @@ def _scored(
     predictions = {name: predicted.rows(setting.rows) for name, predicted in values.items()}
     if setting.screen.suffix:
         predicted_here = {
-            name: predicted
-            for name, predicted in predictions.items()
-            if not np.isnan(predicted.mean_UG).all()
+            name: predicted for name, predicted in predictions.items() if not np.isnan(predicted.mean_UG).all()
         }
         predictions = predicted_here or predictions
     methods = followed(predictions.items(), len(predictions), "scoring", "methods")
@@ -297,17 +287,13 @@ def _with_scaled(
 ) -> pd.DataFrame:
     """The table with the columns of scaled scores; NaN for metrics over cells or over sets of conditions."""
     metrics = list(dict.fromkeys(table.loc[table["condition"] != EVERY, "metric"]))
-    halves = half_scores(
-        predictions, screen, truth, metrics, reference_sd_G, n=options.n_split_half, seed=options.seed
-    )
+    halves = half_scores(predictions, screen, truth, metrics, reference_sd_G, n=options.n_split_half, seed=options.seed)
     labels = [condition.name for condition in truth.conditions]
     parts = []
     for method, values_UM in halves.values.items():
         for column, name in enumerate(metrics):
             half_values = (values_UM[:, column], halves.floor_UM[:, column], halves.ceiling_UM[:, column])
-            scaled = scaled_shares(
-                *half_values, higher_is_better=get_metric(name).higher_is_better is not False
-            )
+            scaled = scaled_shares(*half_values, higher_is_better=get_metric(name).higher_is_better is not False)
             columns = dict(zip(SCALED_COLUMNS, (scaled, *half_values), strict=True))
             parts.append(pd.DataFrame({"condition": labels, "method": method, "metric": name, **columns}))
     return table.merge(pd.concat(parts, ignore_index=True), on=["condition", "method", "metric"], how="left")
@@ -403,9 +389,7 @@ def _values_of_halves(predicted: Predicted, held_out: Truth, names: Sequence[str
     return values_UM
 
 
-def _half_means(
-    screen: PreparedScreen, condition: object, key: tuple[int, int]
-) -> tuple[np.ndarray, np.ndarray, int]:
+def _half_means(screen: PreparedScreen, condition: object, key: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, int]:
     """Means of two random halves of a condition's cells, and the number of cells of the first."""
     condition_id = screen.id_of(condition)  # type: ignore[arg-type]
     cells = screen.cells_of(condition_id)
@@ -423,9 +407,7 @@ def _half_means(
     return means[0], means[1], n_first
 
 
-def predict_baseline(
-    baseline: Baseline, settings: Sequence[Setting], name: str
-) -> tuple[Predicted, dict[str, str]]:
+def predict_baseline(baseline: Baseline, settings: Sequence[Setting], name: str) -> tuple[Predicted, dict[str, str]]:
     """Fit a baseline in every setting and predict the conditions there.
 
     Returns its predictions, NaN in settings that it cannot be fitted to, and why, by `name` and setting.

@@ -110,9 +110,7 @@ def least_deviation_slope(x_G: np.ndarray, y_G: np.ndarray) -> float:
     return float(slope[order[min(int(half), len(order) - 1)]])
 
 
-def theil_sen(
-    x_G2: np.ndarray, y_G: np.ndarray, *, seed: int = 0, max_pairs: int = MAX_PAIRS
-) -> tuple[float, float]:
+def theil_sen(x_G2: np.ndarray, y_G: np.ndarray, *, seed: int = 0, max_pairs: int = MAX_PAIRS) -> tuple[float, float]:
     """Coefficients of ``y = c1 x1 + c2 x2`` as the spatial median of exact fits to two genes each.
 
     Pairs of genes that do not determine both coefficients are excluded; where none does (one single without any
@@ -248,9 +246,7 @@ def predict_interaction(
     first, second = list(combo) if not isinstance(combo, str | Condition) else pair.genes
     predictions = model.predict([[first], [second], pair], clip=False)
     if len({condition.genes for condition in predictions.conditions}) == 1:
-        msg = (
-            f"a genetic interaction is one of two different genes; {first} and {second} are names of one gene"
-        )
+        msg = f"a genetic interaction is one of two different genes; {first} and {second} are names of one gene"
         raise ValueError(msg)
     if len(predictions) != 3:
         msg = (

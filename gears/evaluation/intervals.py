@@ -116,11 +116,7 @@ def interval_table(
 
 
 def difference_table(
-    table: pd.DataFrame,
-    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    *,
-    method: str | None = None,
-    subgroups: bool = True,
+    table: pd.DataFrame, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP, *, method: str | None = None, subgroups: bool = True
 ) -> pd.DataFrame:
     """The model minus each other method, paired by condition.
 
@@ -170,9 +166,7 @@ def difference_table(
             means = (_mean(model_U[is_paired]), _mean(other_U[is_paired]), _mean(difference_U))
             tiny = RESOLUTION * max(np.nan_to_num(np.abs(means[:2])))
             better = _better(low, high, tiny, higher_is_better=higher)
-            records.append(
-                [subgroup, metric, other, *means, low, high, better, n_paired, len(is_paired) - n_paired]
-            )
+            records.append([subgroup, metric, other, *means, low, high, better, n_paired, len(is_paired) - n_paired])
     columns = ["subgroup", "metric", "against", "model_mean", "other_mean", "difference", "low", "high"]
     return pd.DataFrame(records, columns=[*columns, "better", "n_conditions", "n_undefined"])
 
@@ -224,12 +218,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def scaled_by_weights(
-    weights_BU: np.ndarray,
-    value_U: np.ndarray,
-    floor_U: np.ndarray,
-    ceiling_U: np.ndarray,
-    *,
-    higher_is_better: bool,
+    weights_BU: np.ndarray, value_U: np.ndarray, floor_U: np.ndarray, ceiling_U: np.ndarray, *, higher_is_better: bool
 ) -> np.ndarray:
     """``(value - floor) / (ceiling - floor)``, each averaged over conditions first with each row of weights, (B,).
 
@@ -314,14 +303,10 @@ def block(
     methods = list(dict.fromkeys(rows["method"])) if methods is None else list(methods)
     fields = (rows[name] for name in ("method", "metric", "mean", "n_undefined"))
     cell = {
-        (method, name): _cell(mean, undefined, digits)
-        for method, name, mean, undefined in zip(*fields, strict=True)
+        (method, name): _cell(mean, undefined, digits) for method, name, mean, undefined in zip(*fields, strict=True)
     }
     shown = {method: marked(method) for method in methods} | dict(labels or {})
-    cells = {
-        name: [METRICS[name].direction, *(cell.get((method, name), "") for method in methods)]
-        for name in names
-    }
+    cells = {name: [METRICS[name].direction, *(cell.get((method, name), "") for method in methods)] for name in names}
     side = ["method", "better:", *(shown[method] for method in methods)]
     columns = [side, *([name, *cells[name]] for name in names)]
     parts = [columns]

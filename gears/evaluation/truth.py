@@ -248,9 +248,7 @@ class Truth:
         names = (*_TABLES, "degrees_U", "n_cells_U", "panel_row_U", *own_reference)
         arrays: dict[str, Any] = {name: getattr(self, name)[rows] for name in names}
         positions = np.arange(len(self.conditions))[rows]
-        lists: dict[str, Any] = {
-            name: tuple(getattr(self, name)[row] for row in positions) for name in _LISTS
-        }
+        lists: dict[str, Any] = {name: tuple(getattr(self, name)[row] for row in positions) for name in _LISTS}
         shard = dataclasses.replace(self, **arrays, **lists)
         # computed along genes, and costly: that of a shard is a part of it
         vars(shard).update({name: vars(self)[name][rows] for name in _COMPUTED if name in vars(self)})
@@ -268,9 +266,7 @@ class Truth:
         A condition without evidence of change weighs all genes alike, a reference without error counts as one of error
         1, and perturbed genes count as others do. It holds what :data:`gears.evaluation.DECISIVE` needs of means.
         """
-        unknown: dict[str, Any] = dict.fromkeys(
-            ("std_UG", "t_UG"), np.broadcast_to(np.nan, self.mean_UG.shape)
-        )
+        unknown: dict[str, Any] = dict.fromkeys(("std_UG", "t_UG"), np.broadcast_to(np.nan, self.mean_UG.shape))
         no_genes = np.zeros(0, dtype=np.int64)
         truth = dataclasses.replace(self, **unknown, panel_targets=no_genes, weighs_all=True)
         vars(truth)["adjusted_p_UG"] = self.adjusted_p_UG
@@ -289,9 +285,7 @@ class Truth:
         """The same truth without some measured genes (a condition's own targets, say)."""
         kept_G = np.setdiff1d(np.arange(len(self.control_mean_G)), genes)
         lists: dict[str, Any] = {
-            name: tuple(
-                np.searchsorted(kept_G, listed[~np.isin(listed, genes)]) for listed in getattr(self, name)
-            )
+            name: tuple(np.searchsorted(kept_G, listed[~np.isin(listed, genes)]) for listed in getattr(self, name))
             for name in _LISTS[1:]
         }
         rows: dict[str, Any] = {name: getattr(self, name)[:, kept_G] for name in (*_TABLES, "panel_mean_VG")}

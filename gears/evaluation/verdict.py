@@ -73,9 +73,7 @@ def verdict_table(
     rows = table[table["metric"].isin(DECISIVE) & table["method"].isin([model, *baselines])]
     differences = difference_table(rows, bootstrap, method=model, subgroups=False)
     records = []
-    stated = set(
-        rows.loc[rows["method"] == model, "metric"]
-    )  # without standard deviations none of their metrics
+    stated = set(rows.loc[rows["method"] == model, "metric"])  # without standard deviations none of their metrics
     for name in (name for name in DECISIVE if name in stated):
         candidates = differences[(differences["metric"] == name) & differences["other_mean"].notna()]
         if candidates.empty:
@@ -110,9 +108,7 @@ def without_range(table: pd.DataFrame) -> set[str]:
 
 def _undefined_model(rows: pd.DataFrame, name: str, baselines: Sequence[str]) -> list[list[object]]:
     """The row of a metric that is undefined for every prediction of the model; none without a defined baseline."""
-    baseline_rows = rows[
-        (rows["metric"] == name) & rows["method"].isin(baselines) & (rows["condition"] != EVERY)
-    ]
+    baseline_rows = rows[(rows["metric"] == name) & rows["method"].isin(baselines) & (rows["condition"] != EVERY)]
     means = baseline_rows.groupby(["method", "condition"], sort=False)["value"].mean().dropna()
     if means.empty:
         return []
@@ -124,9 +120,7 @@ def _undefined_model(rows: pd.DataFrame, name: str, baselines: Sequence[str]) ->
     return [[name, best, np.nan, float(by_method[best]), *unknown, n_conditions, outcome]]
 
 
-def verdict(
-    table: pd.DataFrame, *, method: str | None = None, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP
-) -> str:
+def verdict(table: pd.DataFrame, *, method: str | None = None, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> str:
     """One line: on which decisive metrics the model is better or worse than the best baseline."""
     return _headline(verdict_table(table, method=method, bootstrap=bootstrap), table, method)
 
@@ -153,15 +147,10 @@ def _headline(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> st
         return f"No verdict on {title}: no decisive metric {missing}."
     n_conditions = int(rows["n_conditions"].max())
     if (rows["verdict"] == TOO_FEW).all():
-        text = (
-            f"Too few conditions to say if {title} beats the baselines "
-            f"({n_conditions}; {MIN_CONDITIONS} are needed)"
-        )
+        text = f"Too few conditions to say if {title} beats the baselines ({n_conditions}; {MIN_CONDITIONS} are needed)"
         ahead = _baseline_ahead(rows)
         return f"{text}; a baseline is ahead on {_named(ahead)}." if len(ahead) else f"{text}."
-    groups = [
-        (outcome, rows[rows["verdict"] == outcome]) for outcome in (BETTER, SAME, WORSE, TOO_FEW, NO_RANGE)
-    ]
+    groups = [(outcome, rows[rows["verdict"] == outcome]) for outcome in (BETTER, SAME, WORSE, TOO_FEW, NO_RANGE)]
     phrases = [
         f"{outcome}{':' if outcome in (TOO_FEW, NO_RANGE) else ' on'} {_named(outcome_rows)}"
         for outcome, outcome_rows in groups
@@ -255,9 +244,7 @@ def _sentence(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> st
         return f"No better and no worse than the best baseline ({where})."
     if not worse:
         return f"Better than the best baseline on {n_better} of {len(rows)} metrics ({where})."
-    start = (
-        f"Better than the best baseline on {n_better}, worse" if n_better else "Worse than the best baseline"
-    )
+    start = f"Better than the best baseline on {n_better}, worse" if n_better else "Worse than the best baseline"
     named = f"{start} on {', '.join(worse)} ({where})."
     return named if len(named) <= _COLUMNS else f"{start} on {len(worse)} of {len(rows)} metrics ({where})."
 
@@ -463,9 +450,7 @@ class Results:
 
 def _strata(table: pd.DataFrame, bootstrap: Bootstrap) -> pd.DataFrame:
     """Averages by each of :data:`gears.evaluation._scoring.STRATA` that the table has."""
-    parts = [
-        interval_table(table, bootstrap, by=name).assign(stratum=name) for name in STRATA if name in table
-    ]
+    parts = [interval_table(table, bootstrap, by=name).assign(stratum=name) for name in STRATA if name in table]
     if not parts:
         return pd.DataFrame()
     strata = pd.concat(parts, ignore_index=True)

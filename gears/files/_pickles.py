@@ -38,9 +38,7 @@ class _Makers:
             raise pickle.UnpicklingError(msg)
         return storage
 
-    def tensor(
-        self, storage: torch.TypedStorage, offset: int, size: Any, stride: Any, *_: Any
-    ) -> torch.Tensor:
+    def tensor(self, storage: torch.TypedStorage, offset: int, size: Any, stride: Any, *_: Any) -> torch.Tensor:
         import torch
 
         storage_values = torch.empty(0, dtype=storage.dtype).set_(storage._untyped_storage)
@@ -56,10 +54,7 @@ _PLAIN: dict[tuple[str, str], Any] = {
     ("builtins", "frozenset"): frozenset,
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
-    **{
-        (f"numpy.{core}.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0]
-        for core in ("core", "_core")
-    },
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0] for core in ("core", "_core")},
     **{(f"numpy.{core}.multiarray", "scalar"): np.float64(0).__reduce__()[0] for core in ("core", "_core")},
 }
 _TENSORS: dict[tuple[str, str], Any] = {

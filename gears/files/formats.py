@@ -76,9 +76,7 @@ def _with_object_strings(frame: pd.DataFrame) -> pd.DataFrame:
     return plain
 
 
-def read_delimited(
-    path: str | Path, *, sep: str | None = None, header: bool = True, **options: Any
-) -> pd.DataFrame:
+def read_delimited(path: str | Path, *, sep: str | None = None, header: bool = True, **options: Any) -> pd.DataFrame:
     """A table of text, whichever of tab, comma, semicolon and blank separates its columns.
 
     Parameters

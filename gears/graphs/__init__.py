@@ -6,13 +6,7 @@ from gears.graphs._edge_tables import EdgeFile
 from gears.graphs._embeddings import GeneEmbedding
 from gears.graphs._go import go_graph, jaccard
 from gears.graphs._graph import Graph, cached_graph
-from gears.graphs._knowledge import (
-    KNOWLEDGE,
-    KnowledgeSource,
-    knowledge_similarity,
-    knowledge_table,
-    weighted_cosine,
-)
+from gears.graphs._knowledge import KNOWLEDGE, KnowledgeSource, knowledge_similarity, knowledge_table, weighted_cosine
 from gears.graphs._similarities import SIMILARITIES
 
 __all__ = [

@@ -106,9 +106,7 @@ class GeneAnnotation:
         return len(self.genes)
 
     def __repr__(self) -> str:
-        return (
-            f"GeneAnnotation({len(self.genes)} genes, {len(self.terms)} terms, {len(self.aliases)} aliases)"
-        )
+        return f"GeneAnnotation({len(self.genes)} genes, {len(self.terms)} terms, {len(self.aliases)} aliases)"
 
     def resolve(self, symbol: str) -> str | None:
         """Annotated symbol that `symbol` means: itself, or the gene of an unambiguous alias, else None."""
@@ -204,11 +202,7 @@ class GeneAnnotation:
     ) -> GeneAnnotation:
         if path.suffix in (".npz", ".json"):
             with reading(path, "an annotation", "if damaged, restore it or write it again"):
-                return (
-                    cls.from_arrays(read_npz(path))
-                    if path.suffix == ".npz"
-                    else cls.from_dict(read_json(path))
-                )
+                return cls.from_arrays(read_npz(path)) if path.suffix == ".npz" else cls.from_dict(read_json(path))
         if annotation_files.format_of(path) is not None:
             rows = annotation_files.read_rows(path, symbols=symbols, taxon=taxon)
             aliases, ambiguous = rows.aliases()

@@ -105,9 +105,7 @@ def _gaf(path: Path, taxon: int | None) -> AnnotationRows:
         if not row or row[0].startswith("!"):
             continue
         if len(row) < _GAF_COLUMNS:
-            msg = (
-                f"{path}, line {number}: expected the {_GAF_COLUMNS} or more columns of GAF, found {len(row)}"
-            )
+            msg = f"{path}, line {number}: expected the {_GAF_COLUMNS} or more columns of GAF, found {len(row)}"
             raise ValueError(msg)
         species = row[12].split("|")[0].removeprefix("taxon:")
         if taxon is not None and species != str(taxon):

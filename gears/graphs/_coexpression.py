@@ -152,9 +152,7 @@ def _absolute(correlation: Correlation) -> Iterator[tuple[int, np.ndarray]]:
     """Absolute correlations of some targets with all genes, -inf with themselves, and the first target's number."""
     n_genes = correlation.n_genes
     blocks = ranges(n_genes, n_genes, _BLOCK_BYTES)
-    for start, stop in followed(
-        blocks, n_genes, "co-expression graph", "genes", lambda block: block[1] - block[0]
-    ):
+    for start, stop in followed(blocks, n_genes, "co-expression graph", "genes", lambda block: block[1] - block[0]):
         block_TS = correlation.rows(start, stop)
         np.abs(block_TS, out=block_TS)
         block_TS[np.arange(stop - start), np.arange(start, stop)] = -np.inf
@@ -171,19 +169,14 @@ class CellChunks:
     `rows`, ascending, and `columns`, in this order, are those that count; all by default.
     """
 
-    def __init__(
-        self, x: Expression, rows: np.ndarray | None = None, columns: np.ndarray | None = None
-    ) -> None:
+    def __init__(self, x: Expression, rows: np.ndarray | None = None, columns: np.ndarray | None = None) -> None:
         self._x: Any = x
         self._stored = hasattr(x, "csr") and not sparse.issparse(x)
         if not self._stored:
             self._x = sparse.csr_matrix(x) if sparse.issparse(x) else np.asarray(x)
         self._rows, self._columns = rows, columns
         n_cells, n_genes = self._x.shape
-        self.shape = (
-            int(n_cells) if rows is None else len(rows),
-            int(n_genes) if columns is None else len(columns),
-        )
+        self.shape = (int(n_cells) if rows is None else len(rows), int(n_genes) if columns is None else len(columns))
 
     def among(self, columns: np.ndarray) -> CellChunks:
         """Some of these columns, in this order."""
@@ -217,9 +210,7 @@ def _check_finite(chunk: sparse.csr_matrix | np.ndarray) -> None:
     bad = ~np.isfinite(chunk if isinstance(chunk, np.ndarray) else chunk.data)
     if bad.any():
         genes = np.nonzero(bad)[1] if isinstance(chunk, np.ndarray) else chunk.indices[bad]
-        msg = (
-            f"expression holds NaN or infinity in {len(np.unique(genes))} genes; remove or fill these values"
-        )
+        msg = f"expression holds NaN or infinity in {len(np.unique(genes))} genes; remove or fill these values"
         raise ValueError(msg)
 
 
@@ -293,9 +284,7 @@ def kurtosis(cells: CellChunks) -> np.ndarray:
         square_G += square
         fourth_G += fourth
     rounding_G = n_cells * (1e-6 * mean_G) ** 2
-    return np.divide(
-        n_cells * fourth_G, square_G**2, out=np.full(n_genes, np.inf), where=square_G > rounding_G
-    )
+    return np.divide(n_cells * fourth_G, square_G**2, out=np.full(n_genes, np.inf), where=square_G > rounding_G)
 
 
 def pair_correlations(
@@ -342,9 +331,7 @@ def _column_sums(chunk: sparse.csr_matrix | np.ndarray) -> np.ndarray:
     return np.bincount(chunk.indices, weights=chunk.data, minlength=chunk.shape[1])
 
 
-def _squares_about(
-    chunk: sparse.csr_matrix | np.ndarray, mean_G: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _squares_about(chunk: sparse.csr_matrix | np.ndarray, mean_G: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Sums over cells of the squared differences from the mean and of their squares, (G,) each."""
     if isinstance(chunk, np.ndarray):
         about = (chunk - mean_G) ** 2

@@ -159,9 +159,7 @@ def edges_between(
     return strongest_graph(nodes, source_E, target_E, size, k if options.k is None else options.k)
 
 
-def strongest_graph(
-    nodes: Sequence[str], source: np.ndarray, target: np.ndarray, weight: np.ndarray, k: int
-) -> Graph:
+def strongest_graph(nodes: Sequence[str], source: np.ndarray, target: np.ndarray, weight: np.ndarray, k: int) -> Graph:
     """Graph of each target's `k` strongest sources (0: all); of one pair's edges the strongest counts."""
     order = name_order(tuple(nodes))
     by_name = np.argsort(order)
@@ -212,9 +210,7 @@ def _scores(table: pd.DataFrame, options: EdgeFile) -> tuple[np.ndarray, np.ndar
     return size, sign
 
 
-def need_known_score(
-    columns: pd.DataFrame, where: str, known: Sequence[str] = (*SCORES, "confidence")
-) -> None:
+def need_known_score(columns: pd.DataFrame, where: str, known: Sequence[str] = (*SCORES, "confidence")) -> None:
     """Raise ValueError where the columns beside an edge's ends hold scores, but none has a known name.
 
     Numbers that are not whole are scores; whole ones (identifiers, counts of references) are reported and not used.
@@ -224,11 +220,7 @@ def need_known_score(
     for name in columns.select_dtypes(exclude="number"):
         _refuse_decimal_commas(columns[name], where)
     numbers = columns.select_dtypes("number")
-    varied = [
-        str(name)
-        for name in numbers
-        if numbers[name].nunique() > 1 and not numbers[name].isin((-1, 0, 1)).all()
-    ]
+    varied = [str(name) for name in numbers if numbers[name].nunique() > 1 and not numbers[name].isin((-1, 0, 1)).all()]
     scores = [name for name in varied if (numbers[name].dropna() % 1 != 0).any()]
     if scores:
         msg = (
@@ -238,9 +230,7 @@ def need_known_score(
         )
         raise ValueError(msg)
     if varied:
-        logger.warning(
-            "%s: every edge weighs 1; the numbers %s are not used (score= uses one)", where, shorten(varied)
-        )
+        logger.warning("%s: every edge weighs 1; the numbers %s are not used (score= uses one)", where, shorten(varied))
 
 
 def _refuse_decimal_commas(column: pd.Series, where: str) -> None:

@@ -48,9 +48,7 @@ class GeneEmbedding:
         names = tuple(map(str, self.names))
         values = np.ascontiguousarray(np.asarray(self.values, dtype=np.float64))
         if values.ndim != 2 or len(values) != len(names) or not values.size:
-            msg = (
-                f"{len(names)} gene names come with values of shape {values.shape}; expected one row per gene"
-            )
+            msg = f"{len(names)} gene names come with values of shape {values.shape}; expected one row per gene"
             raise ValueError(msg)
         check_unique(names, "genes of an embedding")
         if not np.isfinite(values).all():
@@ -96,9 +94,7 @@ class GeneEmbedding:
             return cls(tuple(map(str, source)), np.array([np.asarray(vector) for vector in source.values()]))
         if isinstance(source, str | Path):
             path = existing_file(source, "embedding file")
-            with reading(
-                path, "an embedding", "expected a name and a vector of finite numbers for each gene"
-            ):
+            with reading(path, "an embedding", "expected a name and a vector of finite numbers for each gene"):
                 return _from_file(path, names, key)
         if names is None:
             msg = f"an array of shape {np.shape(source)} does not say which genes its rows are; give names="
@@ -116,9 +112,7 @@ class GeneEmbedding:
         """Plain arrays for an npz file that :meth:`of` reads."""
         return {"names": pack(self.names), "values": self.values}
 
-    def rows_of(
-        self, nodes: Sequence[str], resolve: Callable[[str], str | None] = lambda name: None
-    ) -> np.ndarray:
+    def rows_of(self, nodes: Sequence[str], resolve: Callable[[str], str | None] = lambda name: None) -> np.ndarray:
         """Row of each node, also under another name of the gene, -1 where it has no vector, (P,) int64."""
         index = {name: row for row, name in enumerate(self.names)}
         by_symbol = {resolve(name): row for row, name in enumerate(self.names)}

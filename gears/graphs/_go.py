@@ -35,9 +35,7 @@ def jaccard(rows_A: sparse.csr_matrix, rows_B: sparse.csr_matrix) -> np.ndarray:
     return np.divide(shared_AB, union_AB, out=np.zeros_like(shared_AB), where=union_AB > 0)
 
 
-def go_graph(
-    annotation: GeneAnnotation, nodes: Sequence[str], *, threshold: float = 0.1, k: int = 20
-) -> Graph:
+def go_graph(annotation: GeneAnnotation, nodes: Sequence[str], *, threshold: float = 0.1, k: int = 20) -> Graph:
     """Graph of genes that share GO terms.
 
     The weight of an edge is the Jaccard similarity of the two genes' term sets. Each target keeps its `k` strongest

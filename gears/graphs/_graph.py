@@ -163,9 +163,7 @@ class Graph:
         Multigraphs are refused, edges with genes outside `nodes` are excluded.
         """
         if graph.is_multigraph():
-            msg = (
-                "a multigraph can have several weights per edge; expected networkx.Graph or networkx.DiGraph"
-            )
+            msg = "a multigraph can have several weights per edge; expected networkx.Graph or networkx.DiGraph"
             raise ValueError(msg)
         edges = [
             (source, target, data.get("weight", data.get("importance", 1.0)))
@@ -177,9 +175,7 @@ class Graph:
         return cls._from_edges([edge[0] for edge in edges], [edge[1] for edge in edges], weights, nodes)
 
     @classmethod
-    def _from_edges(
-        cls, source: list[str], target: list[str], weight: np.ndarray, nodes: Sequence[str]
-    ) -> Graph:
+    def _from_edges(cls, source: list[str], target: list[str], weight: np.ndarray, nodes: Sequence[str]) -> Graph:
         index = {node: i for i, node in enumerate(nodes)}
         edges: dict[tuple[int, int], float] = {}
         outside: list[str] = []
@@ -197,9 +193,7 @@ class Graph:
             raise ValueError(msg)
         if outside:
             excluded = f"{len(outside)} of {len(source)} edges"
-            logger.warning(
-                "%s have a gene outside of the graph and are excluded: %s", excluded, shorten(outside, 3)
-            )
+            logger.warning("%s have a gene outside of the graph and are excluded: %s", excluded, shorten(outside, 3))
         edge_index = np.array(list(edges), dtype=np.int64).reshape(-1, 2).T
         return cls(tuple(nodes), edge_index, np.array(list(edges.values()), dtype=np.float64))
 

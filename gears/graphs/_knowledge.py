@@ -128,9 +128,7 @@ def cosines(unit_A: sparse.csr_matrix, unit_T: sparse.csr_matrix) -> np.ndarray:
 def _unit_rows(rows: sparse.csr_matrix, weights: np.ndarray) -> sparse.csr_matrix:
     """Rows of ones times the weights of their columns, scaled to length 1; rows without weight are 0."""
     values = weights[rows.indices]
-    length = np.sqrt(
-        np.bincount(np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr)), values**2, rows.shape[0])
-    )
+    length = np.sqrt(np.bincount(np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr)), values**2, rows.shape[0]))
     scale = np.divide(1.0, length, out=np.zeros_like(length), where=length > 0)
     values *= np.repeat(scale, np.diff(rows.indptr))
     return sparse.csr_matrix((values, rows.indices, rows.indptr), shape=rows.shape)

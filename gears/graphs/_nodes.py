@@ -61,9 +61,7 @@ def _from_text(text: str) -> list[str]:
     if not lines:
         return []
     separator = next((sign for sign in ("\t", ",", ";") if sign in lines[0]), None)
-    rows = [
-        [cell.strip().strip('"') for cell in line.split(separator)] if separator else [line] for line in lines
-    ]
+    rows = [[cell.strip().strip('"') for cell in line.split(separator)] if separator else [line] for line in lines]
     column = next((i for i, cell in enumerate(rows[0]) if cell.lower() in _HEADERS), None)
     body = rows if column is None else rows[1:]
     at = column or 0
@@ -85,16 +83,12 @@ def graph_genes(
     """
     added = [] if gene_set is None else sorted(set(perturbed) - set(gene_set))
     if added:
-        logger.warning(
-            "added to the gene set: %s (%s)", count(len(added), "perturbed gene"), shorten(added, 50)
-        )
+        logger.warning("added to the gene set: %s (%s)", count(len(added), "perturbed gene"), shorten(added, 50))
     base = gene_set if gene_set is not None else annotation.genes if default_pert_graph else measured
     return np.unique(np.asarray([*base, *perturbed], dtype=str))
 
 
-def with_annotated_genes(
-    screen: PreparedScreen, annotation: GeneAnnotation, *, drop: bool = False
-) -> PreparedScreen:
+def with_annotated_genes(screen: PreparedScreen, annotation: GeneAnnotation, *, drop: bool = False) -> PreparedScreen:
     """The screen, with perturbed genes that the annotation lacks reported.
 
     With `drop` their conditions are excluded, as the published loader does.
@@ -103,9 +97,7 @@ def with_annotated_genes(
     if not missing:
         return screen
     if not drop:
-        logger.warning(
-            "%s", in_a_line(("not in the annotation: isolated nodes (or drop_unmapped=True): ", missing))
-        )
+        logger.warning("%s", in_a_line(("not in the annotation: isolated nodes (or drop_unmapped=True): ", missing)))
         return screen
     dropped = [condition for condition in screen.conditions if not set(missing).isdisjoint(condition.genes)]
     n_cells = sum(len(screen.cells_of(screen.id_of(condition))) for condition in dropped)

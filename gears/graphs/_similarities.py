@@ -101,11 +101,7 @@ def similarity_key(pert_data: PertData, inputs: PriorInputs) -> dict[str, str]:
     Packaged tables follow from the screen, the nodes and the inputs, so that a worker need not compute them to find the
     prior in the cache; those registered elsewhere are hashed.
     """
-    others = {
-        name: table_hash(SIMILARITIES[name](pert_data, inputs))
-        for name in SIMILARITIES
-        if name not in _PACKAGED
-    }
+    others = {name: table_hash(SIMILARITIES[name](pert_data, inputs)) for name in SIMILARITIES if name not in _PACKAGED}
     return {"names": ", ".join(SIMILARITIES), "inputs": inputs.content_hash, **others}
 
 
@@ -121,9 +117,7 @@ def stored_profiles(screen: PreparedScreen) -> np.ndarray:
     """:func:`gears.graphs._profiles.control_profiles` from the screen's cache: workers do not compute them again."""
     controls = [screen.cells_of(int(control)) for control in screen.control_ids]
     key = {"screen": screen.content_hash, "controls": content_hash(*controls)}
-    arrays = cached_arrays(
-        screen.folder / "priors", "profiles", key, lambda: {"profiles": control_profiles(screen)}
-    )
+    arrays = cached_arrays(screen.folder / "priors", "profiles", key, lambda: {"profiles": control_profiles(screen)})
     return arrays["profiles"]
 
 

@@ -59,8 +59,7 @@ class Costs:
             f"{'estimated time':<50}{f'1 {self.device}':>14}{f'{self.n_devices} {self.device}s':>14}",
         ]
         lines += [
-            f"{way:<50}{_time(alone):>14}{_time(together):>14}"
-            for way, (alone, together) in self.seconds.items()
+            f"{way:<50}{_time(alone):>14}{_time(together):>14}" for way, (alone, together) in self.seconds.items()
         ]
         lines += [
             f"Estimates from one train() and {N_STEPS} steps of the network here. A process takes",

@@ -114,9 +114,7 @@ class TrainingJob:
         if self.on_cells:
             size = self.options.with_defaults().batch_size
             assert size is not None
-            pert_data.get_dataloader_distributed(
-                size, self.loader.test_batch_size, world_size, rank, num_workers
-            )
+            pert_data.get_dataloader_distributed(size, self.loader.test_batch_size, world_size, rank, num_workers)
             return
         assert pert_data.split is not None
         n_conditions = len(pert_data.split.parts.get("train", ()))
@@ -182,9 +180,7 @@ class TrainingJob:
         gears.model_initialize(**self.network.changed())
         return gears
 
-    def conclude(
-        self, pert_data: PertData, result: TrainResult, seconds: Seconds, model: GEARS | None
-    ) -> TrainResult:
+    def conclude(self, pert_data: PertData, result: TrainResult, seconds: Seconds, model: GEARS | None) -> TrainResult:
         """Load the trained model and score the test part, after all workers have ended.
 
         `result` is that of rank 0; `seconds` are the stages of this process, to which the worker's are added. The
@@ -260,9 +256,7 @@ def train_joined(
         return _train(job, ranks, own_gpu, backend, timeout)
 
 
-def _train(
-    job: TrainingJob, ranks: Ranks, device: str, backend: str | None, timeout: float | None
-) -> TrainResult:
+def _train(job: TrainingJob, ranks: Ranks, device: str, backend: str | None, timeout: float | None) -> TrainResult:
     seconds = Seconds()
     with first_on_rank_0():
         job.warn_without_effect()
@@ -366,12 +360,7 @@ def train_multi_gpu(
         with seconds.of("workers"):
             arguments = (str(job.data_path), job.dataset_name, job.split.changed(), job.worker_args())
             outcome = launch(
-                train_ddp_worker,
-                plan.devices,
-                arguments,
-                backend=plan.backend,
-                timeout=timeout,
-                stopped=_log_stopped,
+                train_ddp_worker, plan.devices, arguments, backend=plan.backend, timeout=timeout, stopped=_log_stopped
             )
             result = TrainResult(**outcome)
         _log_stopped(outcome)

@@ -118,8 +118,7 @@ class Ensemble:
         """Say in one line that all models predict the same: an ensemble of them has no spread."""
         conditions = requested_conditions(self.pert_list[:1], self.models[0]._need_model())
         predicted = [
-            predict(*model._predictor(warn=False), conditions, clip=False, warn=False)
-            for model in self.models
+            predict(*model._predictor(warn=False), conditions, clip=False, warn=False) for model in self.models
         ]
         if all(np.array_equal(predicted[0].expression_UG, other.expression_UG) for other in predicted[1:]):
             why = "their weights are the same; give other seeds"
@@ -134,9 +133,7 @@ class Ensemble:
         return f"Ensemble({len(self)} models, {len(self.gene_list)} genes)"
 
     @classmethod
-    def load(
-        cls, members: Iterable[str | Path | RunOutcome], device: str | torch.device | None = None
-    ) -> Ensemble:
+    def load(cls, members: Iterable[str | Path | RunOutcome], device: str | torch.device | None = None) -> Ensemble:
         """Load the models of saved folders or of the outcomes of :func:`gears.train_many` (without failed runs)."""
         paths = [
             member.save_path if isinstance(member, RunOutcome) else member
@@ -195,19 +192,13 @@ class Ensemble:
         return self.models[0].pert_list
 
     def predict(
-        self,
-        pert_list: Iterable[str | Sequence[str] | Condition],
-        *,
-        clip: bool | None = None,
-        chunk: int = 32,
+        self, pert_list: Iterable[str | Sequence[str] | Condition], *, clip: bool | None = None, chunk: int = 32
     ) -> EnsemblePredictions:
         """Mean and spread of the models' predictions (see :meth:`GEARS.predict`)."""
         conditions = requested_conditions(pert_list, self.models[0]._need_model())
         untrained = next((model for model in self.models if not model._need_model().fitted_parts), None)
         members = [
-            predict(
-                *model._predictor(warn=model is untrained), conditions, clip=False, chunk=chunk, warn=False
-            )
+            predict(*model._predictor(warn=model is untrained), conditions, clip=False, chunk=chunk, warn=False)
             for model in self.models
         ]
         stacked_MUG = np.stack([predictions.expression_UG for predictions in members])
@@ -239,9 +230,7 @@ def _with_spread(
     return np.sqrt(np.mean(variances, axis=0) + spread_UG**2)
 
 
-def ensemble_configs(
-    config: Mapping[str, Any], seeds: Sequence[int], folder: str | Path
-) -> list[dict[str, Any]]:
+def ensemble_configs(config: Mapping[str, Any], seeds: Sequence[int], folder: str | Path) -> list[dict[str, Any]]:
     """A configuration of :func:`gears.train_many` per seed: other initial weights, the same screen and split.
 
     Parameters
@@ -347,9 +336,7 @@ def train_many(
     plan = plan_devices(n_at_once, gpu_ids, device)
     with shown(any(job.options.verbose for job in jobs)):
         jobs = _prepared(jobs)
-        arguments = [
-            (str(job.data_path), job.dataset_name, job.split.changed(), job.worker_args()) for job in jobs
-        ]
+        arguments = [(str(job.data_path), job.dataset_name, job.split.changed(), job.worker_args()) for job in jobs]
         logger.info("%d trainings, %d at a time on %s", len(jobs), len(plan.devices), ", ".join(plan.devices))
         work = partial(train_ddp_worker, evaluate_test=True)
         outcomes = launch_many(work, arguments, plan.devices, backend=plan.backend, timeout=timeout)

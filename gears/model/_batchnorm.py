@@ -47,9 +47,7 @@ class WeightedBatchNorm(nn.Module):
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.weight = nn.Parameter(torch.ones(num_features))
         self.bias = nn.Parameter(torch.zeros(num_features))
-        self.shifts_all = (
-            False  # whether what follows takes a shift out again: then the bias takes no part in training
-        )
+        self.shifts_all = False  # whether what follows takes a shift out again: then the bias takes no part in training
         self.register_buffer("running_mean", torch.zeros(num_features))
         self.register_buffer("running_var", torch.ones(num_features))
         self.register_buffer("num_batches_tracked", torch.tensor(0, dtype=torch.long))
@@ -285,9 +283,7 @@ class _OuterTerms(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(
-        ctx: Any, grad_base_GH: Tensor, grad_effect_UH: Tensor, *_: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_base_GH: Tensor, grad_effect_UH: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         """Through scale and mean to the moments, and from them to the rows.
 
         dL/dbase_g = scale dL/dout_g + (dL/dmean + 2 (base_g - mean of base) dL/dvar) / G, with base's own share of the
@@ -345,9 +341,7 @@ def statistics_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def merged(
-    mean_UH: Tensor, var_UH: Tensor | None, n_rows: int, weights: Weights, reducer: Reducer
-) -> Moments:
+def merged(mean_UH: Tensor, var_UH: Tensor | None, n_rows: int, weights: Weights, reducer: Reducer) -> Moments:
     """Mean and variance of weighted rows over all workers (Chan, Golub, LeVeque 1979).
 
     `mean_UH` and `var_UH` (None: 0) are those of each condition's `n_rows` rows. Means and variances are merged instead
@@ -381,9 +375,7 @@ def share_of_all(weights: Weights, n_rows: int, moments: Moments, reducer: Reduc
 
 def summed(one_H: Tensor, other_H: Tensor, reducer: Reducer) -> Sequence[Tensor]:
     """Sums of two vectors over all workers, in one collective; the vectors themselves where there is one worker."""
-    return (
-        (one_H, other_H) if reducer.world_size == 1 else reducer.sum(torch.stack([one_H, other_H])).unbind()
-    )
+    return (one_H, other_H) if reducer.world_size == 1 else reducer.sum(torch.stack([one_H, other_H])).unbind()
 
 
 def condition_moments(rows_LUH: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -279,9 +279,7 @@ class _Gradient:
     Layer -1 means the sum base_g + effect_u, which has no norm.
     """
 
-    def __init__(
-        self, blocks: _Blocks, grad_GU: Tensor, decoder_GH: Tensor, moments: Sequence[Moments]
-    ) -> None:
+    def __init__(self, blocks: _Blocks, grad_GU: Tensor, decoder_GH: Tensor, moments: Sequence[Moments]) -> None:
         self.blocks, self.grad_GU, self.decoder_GH, self.moments = blocks, grad_GU, decoder_GH, moments
         self.norm_terms: dict[int, NormTerms] = {}  # of the layers whose sums are complete
         self.weights: list[Tensor | None] = [None] * len(blocks.layers)  # their gradients

@@ -92,9 +92,7 @@ class ModelParts:
         if self.prior is not None:
             weight = self.prior.network_weight
             predicting = f"prior + {weight:g} x network" if weight else "prior alone"
-        return (
-            f"{predicting}, {len(self.pert_names)} genes to perturb, {len(self.gene_names)} genes predicted"
-        )
+        return f"{predicting}, {len(self.pert_names)} genes to perturb, {len(self.gene_names)} genes predicted"
 
     @property
     def go(self) -> Graph:
@@ -419,11 +417,7 @@ def build_parts(pert_data: PertData, config: ModelConfig, graphs: CustomGraphs |
         split=pert_data.split,
         fitted_parts=(),
         inputs=PriorInputs.of(pert_data, config.hidden_size, graphs.pert_embedding),
-        provenance={
-            "dataset": pert_data.dataset_name,
-            "screen_hash": screen.content_hash,
-            "scale": screen.scale,
-        },
+        provenance={"dataset": pert_data.dataset_name, "screen_hash": screen.content_hash, "scale": screen.scale},
     )
 
 

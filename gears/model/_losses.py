@@ -127,9 +127,7 @@ class PairMoments(NamedTuple):
     """Weight of each condition, 1/K for K conditions in the whole step (times W over W workers)."""
 
 
-def moment_loss(
-    delta_UG: Tensor, logvar_UG: Tensor | None, moments: PairMoments, config: ModelConfig
-) -> Tensor:
+def moment_loss(delta_UG: Tensor, logvar_UG: Tensor | None, moments: PairMoments, config: ModelConfig) -> Tensor:
     """Weighted sum over conditions of the objective's mean over all pairs of cells.
 
     ``direction="sign"`` uses the sign of delta, the direction of the mean prediction, and has no gradient.

@@ -112,11 +112,7 @@ class CustomGraphs(Options):
     @property
     def coexpress(self) -> Any:
         """A graph for :meth:`gears.graphs._custom.GraphMaker.make`."""
-        return (
-            self.G_coexpress
-            if self.G_coexpress_weight is None
-            else (self.G_coexpress, self.G_coexpress_weight)
-        )
+        return self.G_coexpress if self.G_coexpress_weight is None else (self.G_coexpress, self.G_coexpress_weight)
 
 
 @options

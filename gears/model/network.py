@@ -97,9 +97,7 @@ class GEARSNetwork(nn.Module):
         self.bn_emb = WeightedBatchNorm(size)
         self.bn_pert_base = WeightedBatchNorm(size)
         self.coexpress_graph, self.go_graph = Propagation(coexpress), Propagation(go)
-        self.layers_emb_pos = nn.ModuleList(
-            GraphLinear(size, size) for _ in range(config.num_gene_gnn_layers)
-        )
+        self.layers_emb_pos = nn.ModuleList(GraphLinear(size, size) for _ in range(config.num_gene_gnn_layers))
         self.sim_layers = nn.ModuleList(GraphLinear(size, size) for _ in range(config.num_go_gnn_layers))
         self.emb_trans_v2 = MLP([size, size, size])
         self.pert_fuse = MLP([size, size, size])
@@ -201,23 +199,14 @@ class GEARSNetwork(nn.Module):
         if not torch.is_grad_enabled():
             return
         shifts = [self.get_parameter(name) for name in self._shifts]
-        if (
-            not self._zeros
-            or self._zeros[0].device != shifts[0].device
-            or self._zeros[0].dtype != shifts[0].dtype
-        ):
+        if not self._zeros or self._zeros[0].device != shifts[0].device or self._zeros[0].dtype != shifts[0].dtype:
             self._zeros = [torch.zeros_like(parameter) for parameter in shifts]
         for parameter, zero in zip(shifts, self._zeros, strict=True):
             if parameter.grad is None:
                 parameter.grad = zero
 
     def _block_by_block(
-        self,
-        base_GH: Tensor,
-        effect_UH: Tensor,
-        weights: Weights,
-        notes: list[Note],
-        division: Division | None,
+        self, base_GH: Tensor, effect_UH: Tensor, weights: Weights, notes: list[Note], division: Division | None
     ) -> tuple[Tensor, Tensor | None]:
         """Value of each gene before its bias, (G, U), and its log-variance, in training mode."""
         device, dtype = base_GH.device.type, self.indv_w1.dtype
@@ -234,9 +223,7 @@ class GEARSNetwork(nn.Module):
         if torch.is_autocast_enabled(device):
             options["matmul_dtype"] = torch.get_autocast_dtype(device)
         decoder_GH = self.indv_w1.squeeze(-1)
-        own_GU, statistics = gene_values(
-            *terms, layers_of(self.recovery_w), weights, decoder_GH=decoder_GH, **options
-        )
+        own_GU, statistics = gene_values(*terms, layers_of(self.recovery_w), weights, decoder_GH=decoder_GH, **options)
         notes += notes_of(self.recovery_w, statistics)
         if not self.config.uncertainty:
             return own_GU, None
@@ -306,13 +293,7 @@ class GEARSNetwork(nn.Module):
             nodes_PH = F.relu(layer(self.go_graph(nodes_PH)))
         return nodes_PH
 
-    def _all_changes(
-        self,
-        own_GU: Tensor,
-        weights: Weights,
-        notes: list[Note],
-        division: Division | None,
-    ) -> Tensor:
+    def _all_changes(self, own_GU: Tensor, weights: Weights, notes: list[Note], division: Division | None) -> Tensor:
         """Changes from each gene's own value and the state of all genes, (U, G)."""
         own_UG = (own_GU + self.indv_b1).t()
         if division is None:
@@ -481,19 +462,12 @@ class PreparedNetwork:
             logvar_GU[genes] = _apply(self._logvar, rows_RH).reshape(n_block, n_conditions)
 
     def _effects(
-        self,
-        row: Tensor,
-        node: Tensor,
-        n_conditions: int,
-        context: Tensor | None,
-        kind: Tensor | None,
+        self, row: Tensor, node: Tensor, n_conditions: int, context: Tensor | None, kind: Tensor | None
     ) -> Tensor:
         """Scaled effect of each condition on the representations, (U, H); zero for controls."""
         sums_UH = self._node_PH.new_zeros(n_conditions, self._node_PH.shape[1])
         effect_UH = _apply(self._fuse, sums_UH.index_add_(0, row, self._node_PH[node]))
-        perturbed_U = torch.zeros(n_conditions, dtype=torch.bool, device=self.device).index_fill_(
-            0, row, True
-        )
+        perturbed_U = torch.zeros(n_conditions, dtype=torch.bool, device=self.device).index_fill_(0, row, True)
         effect_UH = torch.where(perturbed_U.unsqueeze(1), effect_UH, 0.0)
         return self._placing(effect_UH, context, kind) * self._scale_H
 
@@ -566,9 +540,7 @@ def predict_cells(network: GEARSNetwork, batch: Any) -> Tensor | tuple[Tensor, T
     row_B = torch.tensor([row_of[cell] for cell in cells], dtype=torch.long, device=device)
     settings = {"context": contexts_of(node_sets), "kind": kinds_of(node_sets)} if has_settings else {}
     change_UG, logvar_UG = network(
-        torch.tensor(
-            [row for row, nodes in enumerate(node_sets) for _ in nodes], dtype=torch.long, device=device
-        ),
+        torch.tensor([row for row, nodes in enumerate(node_sets) for _ in nodes], dtype=torch.long, device=device),
         torch.tensor([node for nodes in node_sets for node in nodes], dtype=torch.long, device=device),
         torch.bincount(row_B, minlength=len(conditions)).to(torch.float32),
         **{name: torch.from_numpy(numbers).to(device) for name, numbers in settings.items()},

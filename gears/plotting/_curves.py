@@ -225,15 +225,7 @@ def rate_calibration(table: pd.DataFrame, *, title: str = "", ax: Axes | None = 
         style = LINES[number % len(LINES)]
         ax.plot(part["expected"], part["observed"], color=colour, linestyle=style, linewidth=1, zorder=2)
         size = 12 + 8 * np.log10(np.maximum(part["n"].to_numpy(dtype=float), 1))
-        ax.scatter(
-            part["expected"],
-            part["observed"],
-            s=size,
-            color=colour,
-            marker=mark,
-            label=str(readout),
-            zorder=3,
-        )
+        ax.scatter(part["expected"], part["observed"], s=size, color=colour, marker=mark, label=str(readout), zorder=3)
     ax.set_xlim(-0.02, 1.02)
     ax.set_ylim(-0.02, 1.02)
     return finish(ax, "probability of a hit", "observed share of hits", title)
@@ -244,12 +236,7 @@ LABELS = {"model": "model better", "other": "other better", "undecided": "undeci
 
 
 def method_differences(
-    differences: pd.DataFrame,
-    metric: str,
-    *,
-    model: str = "the model",
-    legend: bool = True,
-    ax: Axes | None = None,
+    differences: pd.DataFrame, metric: str, *, model: str = "the model", legend: bool = True, ax: Axes | None = None
 ) -> Axes:
     """Gain of a model over each other method, with intervals from resampled conditions.
 
@@ -306,6 +293,4 @@ def difference_handles() -> list[Any]:
 
     entries = [(*BETTER[name], label) for name, label in LABELS.items()]
     style: dict[str, Any] = {"linewidth": 1.6, "markersize": 6}
-    return [
-        Line2D([], [], color=colour, marker=mark, label=label, **style) for colour, mark, label in entries
-    ]
+    return [Line2D([], [], color=colour, marker=mark, label=label, **style) for colour, mark, label in entries]

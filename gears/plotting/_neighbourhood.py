@@ -133,11 +133,7 @@ def _ring_order(graph: networkx.Graph, gene: str, neighbours: list[str]) -> list
 
 
 def _edges(
-    ax: Axes,
-    graph: networkx.Graph,
-    gene: str,
-    ring: list[str],
-    coordinates: Mapping[str, tuple[float, float]],
+    ax: Axes, graph: networkx.Graph, gene: str, ring: list[str], coordinates: Mapping[str, tuple[float, float]]
 ) -> None:
     nodes = [gene, *ring]
     pairs = [(a, b) for i, a in enumerate(nodes) for b in nodes[i + 1 :]]

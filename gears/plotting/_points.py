@@ -94,9 +94,7 @@ def embedding(
     return ax
 
 
-def _draw(
-    ax: Axes, points_N2: np.ndarray, true_N2: np.ndarray | None, colour: str, mark: str, kind: str
-) -> None:
+def _draw(ax: Axes, points_N2: np.ndarray, true_N2: np.ndarray | None, colour: str, mark: str, kind: str) -> None:
     label = f"{kind}, predicted" if kind and true_N2 is not None else kind or "predicted"
     if true_N2 is not None:
         for start, end in zip(points_N2, true_N2, strict=True):
@@ -104,13 +102,7 @@ def _draw(
         hollow: dict[str, Any] = {"facecolors": "white", "edgecolors": colour, "linewidths": 1.1, "zorder": 2}
         label_true = f"{kind}, true" if kind else "true"
         ax.scatter(true_N2[:, 0], true_N2[:, 1], s=30, marker=mark, label=label_true, **hollow)
-    style: dict[str, Any] = {
-        "s": 34,
-        "marker": mark,
-        "color": colour,
-        "edgecolors": "white",
-        "linewidths": 0.4,
-    }
+    style: dict[str, Any] = {"s": 34, "marker": mark, "color": colour, "edgecolors": "white", "linewidths": 0.4}
     ax.scatter(points_N2[:, 0], points_N2[:, 1], label=label, **style)
 
 
@@ -234,9 +226,7 @@ KINDS = (
 )
 
 
-def interaction_volcano(
-    table: pd.DataFrame, *, title: str = "", n_labels: int = 8, ax: Axes | None = None
-) -> Axes:
+def interaction_volcano(table: pd.DataFrame, *, title: str = "", n_labels: int = 8, ax: Axes | None = None) -> Axes:
     """Departure of every pair from additivity against -log10 of its score, marked by kind.
 
     Pairs that depart (synergy, suppression, masking) have a line over their 90 % interval; those without a score are at

@@ -110,9 +110,7 @@ def _write_zarr(folder: Path, shell: AnnData, layers: Sequence[str], chunks: Ite
     store.rmdir()
 
 
-def _fill(
-    create: CreateArray, shape: tuple[int, int], layers: Sequence[str], chunks: Iterable[Predictions]
-) -> None:
+def _fill(create: CreateArray, shape: tuple[int, int], layers: Sequence[str], chunks: Iterable[Predictions]) -> None:
     """Create X and layers and write the chunks into them; raises if rows are missing."""
     blocks = (max(1, min(ROWS_PER_BLOCK, shape[0])), max(1, shape[1]))
     of_layer = {"delta": "delta_UG", "sd": "sd", "sd_change": "sd_change", "cell_sd": "cell_sd"}

@@ -99,10 +99,7 @@ Outputs = tuple[torch.Tensor, torch.Tensor | None]
 
 @torch.no_grad()
 def _changes(
-    network: GEARSNetwork | None,
-    chunks: Iterable[Chunk[T]],
-    prior: GenePrior | None,
-    devices: Sequence[str] = (),
+    network: GEARSNetwork | None, chunks: Iterable[Chunk[T]], prior: GenePrior | None, devices: Sequence[str] = ()
 ) -> Iterator[tuple[T, Changes]]:
     """The prediction loop: changes of one chunk after another.
 
@@ -110,12 +107,7 @@ def _changes(
     share is computed once. The network does not run where nothing depends on it: its weight is 0 and it
     predicts no variance.
     """
-    if (
-        prior is not None
-        and prior.network_weight == 0
-        and network is not None
-        and not network.config.uncertainty
-    ):
+    if prior is not None and prior.network_weight == 0 and network is not None and not network.config.uncertainty:
         network = None
     computed = ((*chunk, None) for chunk in chunks) if network is None else _outputs(network, chunks, devices)
     for nodes, label, outputs in computed:
@@ -147,9 +139,7 @@ def _outputs(
     places = [torch.device(device) for device in devices] or [network.indv_w1.device]
     shared = {id(network.prior): network.prior}  # not copied
     prepared = [
-        (
-            network if place == network.indv_w1.device else copy.deepcopy(network, dict(shared)).to(place)
-        ).prepared()
+        (network if place == network.indv_w1.device else copy.deepcopy(network, dict(shared)).to(place)).prepared()
         for place in places
     ]
     if len(prepared) == 1:
@@ -218,11 +208,7 @@ def predict(
 
 
 def predict_changes(
-    network: GEARSNetwork | None,
-    nodes: Sequence[Sequence[int]],
-    *,
-    prior: GenePrior | None = None,
-    chunk: int = 32,
+    network: GEARSNetwork | None, nodes: Sequence[Sequence[int]], *, prior: GenePrior | None = None, chunk: int = 32
 ) -> Changes:
     """Change of every gene under each set of nodes, with standard deviations where they are predicted.
 
@@ -347,8 +333,7 @@ class _Best:
         order = np.argsort(self.sign * merged, kind="stable")[: self.top]
         n_previous = len(self.conditions)
         self.conditions = [
-            self.conditions[i] if i < n_previous else conditions[defined[i - n_previous]]
-            for i in order.tolist()
+            self.conditions[i] if i < n_previous else conditions[defined[i - n_previous]] for i in order.tolist()
         ]
         self.scores = merged[order]
 

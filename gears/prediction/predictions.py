@@ -118,10 +118,7 @@ class Predictions(Mapping[str, np.ndarray]):
         if self.cell_sd is not None and _is_unpacked_into_two(sys._getframe(1)):
             return iter(self.with_confidence())
         order = self.gene_order
-        return (
-            "_".join(order[one.genes]) + one.suffix if one.genes in order else one.key
-            for one in self.conditions
-        )
+        return ("_".join(order[one.genes]) + one.suffix if one.genes in order else one.key for one in self.conditions)
 
     def with_confidence(self) -> tuple[Predictions, dict[str, float]]:
         """These predictions, and cell-gears' confidence in each: exp(-mean log-variance of the genes), by name.
@@ -161,9 +158,7 @@ class Predictions(Mapping[str, np.ndarray]):
     def _more(self) -> list[str]:
         """A line on the conditions that are not shown."""
         n_more = len(self.conditions) - _SHOWN
-        return (
-            [f"  and {count(n_more, 'condition')} more: top(n), to_frame(), to_adata()"] if n_more > 0 else []
-        )
+        return [f"  and {count(n_more, 'condition')} more: top(n), to_frame(), to_adata()"] if n_more > 0 else []
 
     @property
     def header(self) -> str:
@@ -216,9 +211,7 @@ class Predictions(Mapping[str, np.ndarray]):
             The model predicts no `sd` or `cell_sd`.
         """
         index = pd.Index([condition.name for condition in self.conditions], name="condition")
-        frame = pd.DataFrame(
-            self._values(values), index=index, columns=pd.Index(self.gene_names, name="gene")
-        )
+        frame = pd.DataFrame(self._values(values), index=index, columns=pd.Index(self.gene_names, name="gene"))
         frame.attrs["uninformed"] = [
             name for name, source in zip(index, self.informed_by, strict=True) if source == SOURCES[-1]
         ]
@@ -268,9 +261,7 @@ class Predictions(Mapping[str, np.ndarray]):
         names, sd_UG = np.asarray(self.gene_names), self.sd_change
         tables = []
         rows = zip(self.conditions, self.delta_UG, self.expression_UG, self.informed_by, strict=True)
-        for row, (condition, delta_G, expression_G, source) in enumerate(
-            itertools.islice(rows, n_conditions)
-        ):
+        for row, (condition, delta_G, expression_G, source) in enumerate(itertools.islice(rows, n_conditions)):
             order = np.lexsort((names, -np.abs(delta_G)))[:n]
             columns = {
                 "condition": condition.name,
@@ -280,11 +271,7 @@ class Predictions(Mapping[str, np.ndarray]):
             }
             if sd_UG is not None:
                 sd_N = sd_UG[row, order]
-                columns |= {
-                    "low": delta_G[order] - Z * sd_N,
-                    "high": delta_G[order] + Z * sd_N,
-                    "sd_change": sd_N,
-                }
+                columns |= {"low": delta_G[order] - Z * sd_N, "high": delta_G[order] + Z * sd_N, "sd_change": sd_N}
             columns |= {"expression": expression_G[order], "informed_by": source}
             tables.append(pd.DataFrame(columns))
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["condition"])
@@ -311,11 +298,7 @@ class Predictions(Mapping[str, np.ndarray]):
         joined: dict[str, set[int]] = {}
         for condition, row in self._rows.items():
             genes = condition.genes
-            orders = (
-                itertools.permutations(genes)
-                if len(genes) <= 5
-                else {genes, self.gene_order.get(genes, genes)}
-            )
+            orders = itertools.permutations(genes) if len(genes) <= 5 else {genes, self.gene_order.get(genes, genes)}
             for genes in orders:
                 key = "_".join(genes) + condition.suffix if genes else condition.key
                 joined.setdefault(key, set()).add(row)
@@ -420,9 +403,7 @@ def requested_conditions(
     return tuple(dict.fromkeys(renamed))
 
 
-def listed_order(
-    entries: Iterable[str | Sequence[str] | Condition],
-) -> dict[tuple[str, ...], tuple[str, ...]]:
+def listed_order(entries: Iterable[str | Sequence[str] | Condition]) -> dict[tuple[str, ...], tuple[str, ...]]:
     """:attr:`Predictions.gene_order` of conditions that are given as lists of genes."""
     lists = (entry for entry in entries if not isinstance(entry, str | Condition))
     genes = [tuple(gene for gene in entry if gene != CONTROL_LABEL) for entry in lists]
@@ -530,9 +511,7 @@ def condition_table(conditions: Sequence[Condition], origin: Origin | None) -> p
     return table
 
 
-def gene_table(
-    gene_names: Sequence[str], control_mean_G: np.ndarray | None, origin: Origin | None
-) -> pd.DataFrame:
+def gene_table(gene_names: Sequence[str], control_mean_G: np.ndarray | None, origin: Origin | None) -> pd.DataFrame:
     """One row per gene: ``gene_name``, ``gene_id`` (where known), ``control_mean`` (where it is one for all)."""
     table = pd.DataFrame({"gene_name": list(gene_names)}, index=pd.Index(list(gene_names)))
     if origin is not None:

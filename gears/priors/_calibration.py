@@ -56,9 +56,7 @@ class LeftOut:
     """Whether a gene of the condition occurs in none of the conditions that it was predicted from."""
 
 
-def fit_uncertainty(
-    found: LeftOut, covariance: ConditionCovariance, posterior: Posterior | None
-) -> Uncertainty:
+def fit_uncertainty(found: LeftOut, covariance: ConditionCovariance, posterior: Posterior | None) -> Uncertainty:
     """The uncertainty of a prior with this posterior variance (None: of the mean alone)."""
     data, genes = found.data, covariance.overall.genes
     size, left_out_C = fit_size(*_log_sizes(data), data.sets, genes)
@@ -152,9 +150,7 @@ class _Errors:
         scale_RT /= weight_RT.sum(axis=0) - weight_RT + _SHRUNK_BY
         return np.maximum(scale_RT, _LEAST_SCALE * mean)
 
-    def _ratios(
-        self, variance_R: np.ndarray, genes: np.ndarray | slice
-    ) -> tuple[float, np.ndarray, np.ndarray]:
+    def _ratios(self, variance_R: np.ndarray, genes: np.ndarray | slice) -> tuple[float, np.ndarray, np.ndarray]:
         """Mean scale, and for some genes the weighted ratios of errors and variances with their weights."""
         mean = self._mean_scale(variance_R)
         known_R1 = np.maximum(mean * variance_R, np.finfo(float).tiny)[:, None]
@@ -203,9 +199,7 @@ def _fit_share(errors: _Errors, variance_R: np.ndarray) -> tuple[float, np.ndarr
     """:attr:`Uncertainty.share`, and the factor on all variances of conditions with (known, new) genes."""
     scale_RT = errors.left_out_scales(variance_R)
     change_RT = errors.change_RT * (scale_RT.mean() / errors.mean_R)[:, None]
-    fitted = [
-        errors.scored(((1 - share) * scale_RT + share * change_RT) * variance_R[:, None]) for share in _SHARES
-    ]
+    fitted = [errors.scored(((1 - share) * scale_RT + share * change_RT) * variance_R[:, None]) for share in _SHARES]
     best = int(np.argmin([score for score, _ in fitted]))
     return _SHARES[best], fitted[best][1]
 
@@ -216,9 +210,7 @@ def _factor(error_N: np.ndarray, variance_N: np.ndarray, noise_N: np.ndarray) ->
     return max(float(np.quantile(needed_N, LEVEL)), _LEAST_FACTOR)
 
 
-def _target_error(
-    found: LeftOut, errors: _Errors, variance_R: np.ndarray, gene_G: np.ndarray, share: float
-) -> float:
+def _target_error(found: LeftOut, errors: _Errors, variance_R: np.ndarray, gene_G: np.ndarray, share: float) -> float:
     """:attr:`Uncertainty.target`: root of the mean squared error beyond what other genes have, as a share."""
     data = found.data
     rows, columns = target_cells([data.sets[row] for row in errors.rows.tolist()], data.column_P)

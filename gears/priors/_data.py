@@ -66,9 +66,7 @@ class PriorData:
             msg = "the prior is fitted to perturbed conditions; leave the control out"
             raise ValueError(msg)
         if taken := sorted(set(NAMES) & set(self.further)):
-            msg = (
-                f"a similarity of genes is named {taken[0]!r}, as a part of the prior is; choose another name"
-            )
+            msg = f"a similarity of genes is named {taken[0]!r}, as a part of the prior is; choose another name"
             raise ValueError(msg)
 
     @property

@@ -28,13 +28,9 @@ MOST_CONDITIONS = 300
 _START, _NUGGET_START = 0.2, 0.05
 _LOW, _HIGH = -9.0, 4.0
 _NOISE_BOUNDS = (-0.7, 1.5)  # log; the sampling noise is known except for correlations between cells
-_NOISE_SD = (
-    0.1  # of that logarithm about the known noise: with equal cell numbers noise and own effects look alike
-)
+_NOISE_SD = 0.1  # of that logarithm about the known noise: with equal cell numbers noise and own effects look alike
 _PRIOR_SD = 12.0  # of the logarithms: keeps weights finite that the data do not determine
-_FURTHER_SD = (
-    6.0  # likewise of further similarities, about no weight: one needs to raise the evidence by 1 per gene
-)
+_FURTHER_SD = 6.0  # likewise of further similarities, about no weight: one needs to raise the evidence by 1 per gene
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,7 @@ from gears.files._mapped import row_blocks
 from gears.graphs._similarities import PriorInputs
 from gears.priors._calibration import LeftOut, fit_uncertainty
 from gears.priors._data import PriorData
-from gears.priors._kernels import (
-    KINDS,
-    N_KINDS,
-    NEW_KINDS,
-    NEW_ONE,
-    NEW_SEVERAL,
-    kinds_of_sets,
-    sizes_of,
-    target_cells,
-)
+from gears.priors._kernels import KINDS, N_KINDS, NEW_KINDS, NEW_ONE, NEW_SEVERAL, kinds_of_sets, sizes_of, target_cells
 from gears.priors._magnitude import fit_magnitude
 from gears.priors._measured import Measured
 from gears.priors._prior import Effects, GenePrior, slopes_of_targets
@@ -85,9 +76,7 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
         fitted = fit_magnitude(data.sets, rest_CG, regression.held_out_CG, overall.genes)
         if fitted is not None:
             magnitude, factor_C = fitted
-            candidates.append(
-                _Candidate(dataclasses.replace(prior, magnitude=magnitude), regression, factor_C)
-            )
+            candidates.append(_Candidate(dataclasses.replace(prior, magnitude=magnitude), regression, factor_C))
     choice = _choose(candidates, data, targets, criterion, judged)
     candidate = candidates[choice.index]
     left_out_CG = np.empty_like(rest_CG)
@@ -260,18 +249,12 @@ def _mean_only(data: PriorData, target_SG: np.ndarray) -> FittedPrior:
     measured = Measured(data.sets, change_CG, size_C / shape[1], noise_C, noise_G)
     effects = Effects(data.genes, mean_G, zero_G, 0.0, 0.0, np.zeros(shape))
     zero_SG, mean_SG = np.zeros_like(target_SG), np.tile(mean_G, (data.n_settings, 1))
-    prior = GenePrior(
-        effects, data.column_P, zero_SG, mean_SG, n_kinds=data.n_kinds, report=report, measured=measured
-    )
+    prior = GenePrior(effects, data.column_P, zero_SG, mean_SG, n_kinds=data.n_kinds, report=report, measured=measured)
     return FittedPrior(prior, np.zeros_like(data.delta_CG))
 
 
 def _uncertainty(
-    data: PriorData,
-    regression: Regression,
-    choice: _Choice,
-    left_out_CG: np.ndarray,
-    targets: sparse.csr_matrix,
+    data: PriorData, regression: Regression, choice: _Choice, left_out_CG: np.ndarray, targets: sparse.csr_matrix
 ) -> tuple[Uncertainty, Measured]:
     """Of the chosen candidate, by what it predicts for training conditions without themselves; and these themselves."""
     targets = sparse.csr_matrix(sparse.diags(choice.of_targets_K[choice.kind_C]) @ targets)

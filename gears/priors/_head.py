@@ -65,9 +65,7 @@ class PriorChanges:
         contexts, kinds = contexts_of(sets).tolist(), kinds_of(sets).tolist()
         alone = sorted({(contexts[row], kinds[row], int(node)) for row in several for node in sets[row]})
         if alone:
-            alone_NG = predict(
-                [NodeSet((node,), context=context, kind=kind) for context, kind, node in alone]
-            )
+            alone_NG = predict([NodeSet((node,), context=context, kind=kind) for context, kind, node in alone])
             row_of = {single: number for number, single in enumerate(alone)}
             for row in several:
                 each_MG = alone_NG[[row_of[contexts[row], kinds[row], int(node)] for node in sets[row]]]
@@ -110,9 +108,7 @@ class HeadInputs:
             setting_U = settings_of(sets, self.n_kinds)
         control_sd_UG = self.control_sd_SG[setting_U][:, genes]
         noise_G, profile_GK = self.noise_G[genes], self.profile_GK[genes]
-        target_UK = np.array([self._profile_of(nodes) for nodes in sets]).reshape(
-            len(sets), profile_GK.shape[1]
-        )
+        target_UK = np.array([self._profile_of(nodes) for nodes in sets]).reshape(len(sets), profile_GK.shape[1])
         co_expression_UG = target_UK @ profile_GK.T
         several_U1 = np.array([[float(len(nodes) > 1)] for nodes in sets]).reshape(-1, 1)
         columns = (
@@ -221,9 +217,7 @@ class Head:
             raise ValueError(msg)
         size, single, several, n_layers = map(float, arrays["scalars"])
         layers = tuple((arrays[f"layer_{n}"], arrays[f"bias_{n}"]) for n in range(int(n_layers)))
-        inputs = HeadInputs(
-            size=float(arrays["size"]), column_P=column_P, n_kinds=n_kinds, **tables, **of_settings
-        )
+        inputs = HeadInputs(size=float(arrays["size"]), column_P=column_P, n_kinds=n_kinds, **tables, **of_settings)
         return cls(inputs, arrays["centre"], arrays["spread"], layers, size, single, several)
 
 

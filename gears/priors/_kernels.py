@@ -200,9 +200,7 @@ def kinds_of_sets(n_known_U: np.ndarray, size_U: np.ndarray) -> np.ndarray:
 def target_cells(sets: Sequence[Sequence[int]], column_P: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rows of the sets and columns of the measured genes where a perturbed gene is measured itself."""
     rows = np.repeat(np.arange(len(sets)), [len(nodes) for nodes in sets])
-    columns = column_P[
-        np.fromiter((node for nodes in sets for node in nodes), dtype=np.int64, count=len(rows))
-    ]
+    columns = column_P[np.fromiter((node for nodes in sets for node in nodes), dtype=np.int64, count=len(rows))]
     return rows[columns >= 0], columns[columns >= 0]
 
 
@@ -280,8 +278,7 @@ def training_kernels(
     common = (np.ones((len(sets), len(sets))), np.outer(size_C, size_C), member_CT @ member_CT.T)
     similarities = {NAMES[-1]: genes, **(further or {})}
     return dict(zip(NAMES, common, strict=False)) | {
-        name: _symmetric(similarity.similarity(sets) @ member_CT.T)
-        for name, similarity in similarities.items()
+        name: _symmetric(similarity.similarity(sets) @ member_CT.T) for name, similarity in similarities.items()
     }
 
 

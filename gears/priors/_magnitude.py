@@ -79,9 +79,7 @@ def fit_magnitude(
         return None
     # a combination that several settings measured counts once, so that none of them tells of the others
     row_of: dict[tuple[int, ...], int] = {}
-    set_S = np.array(
-        [row_of.setdefault(tuple(sorted(sets[row])), len(row_of)) for row in rows], dtype=np.int64
-    )
+    set_S = np.array([row_of.setdefault(tuple(sorted(sets[row])), len(row_of)) for row in rows], dtype=np.int64)
     if len(row_of) < len(rows):
         weight_S = 1 / np.maximum(error_S, np.finfo(float).tiny)
         total_D = np.bincount(set_S, weight_S)
@@ -90,9 +88,7 @@ def fit_magnitude(
             return None
     multiple_sets = [sets[rows[first]] for first in np.unique(set_S, return_index=True)[1].tolist()]
     weight, unexplained = _fit_weights(factor_S - 1, error_S, multiple_sets, genes)
-    found, left_out_S = solve_tendency(
-        factor_S - 1, error_S + unexplained, multiple_sets, genes, weight.tolist()
-    )
+    found, left_out_S = solve_tendency(factor_S - 1, error_S + unexplained, multiple_sets, genes, weight.tolist())
     left_out_C = np.ones(len(sets))
     left_out_C[rows] = np.clip(1 + left_out_S, 0, _LARGEST)[set_S]
     return Magnitude(found.offset, found.own, found.similar, found.coefficient_T), left_out_C
@@ -228,10 +224,7 @@ def fit_size(
     rows = sample(len(sets), _MOST_TRIED)
     kernels = tendency_kernels([sets[row] for row in rows.tolist()], genes)
     best, most = (0.0, 0.0), -np.inf
-    for signal, similar in [
-        (0.0, 0.0),
-        *((one, other) for one in _SIGNAL_SHARES for other in _SIMILAR_SHARES),
-    ]:
+    for signal, similar in [(0.0, 0.0), *((one, other) for one in _SIGNAL_SHARES for other in _SIMILAR_SHARES)]:
         weight, noise_C = _variances(signal, similar, variance, error_C)
         solved_S, precision_S = solve_kernels(departure_C[rows], noise_C[rows], kernels, weight)
         score = log_score(solved_S / precision_S, 1 / precision_S) - margin(len(rows)) * (signal > 0)

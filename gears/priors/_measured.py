@@ -139,7 +139,5 @@ def _keys(sets: Sequence[Sequence[int]]) -> list[tuple[int, int, tuple[int, ...]
     """Context, type and nodes of each set, whatever their order."""
     return [
         (context, kind, tuple(sorted(map(int, nodes))))
-        for context, kind, nodes in zip(
-            contexts_of(sets).tolist(), kinds_of(sets).tolist(), sets, strict=True
-        )
+        for context, kind, nodes in zip(contexts_of(sets).tolist(), kinds_of(sets).tolist(), sets, strict=True)
     ]

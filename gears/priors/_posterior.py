@@ -65,9 +65,7 @@ class ConditionCovariance:
         **more: Any,
     ) -> tuple[ConditionCovariance, sparse.csr_matrix]:
         """The covariance with training conditions, and which columns these are members of, CSR (C, R)."""
-        every = cls(
-            overall, level, unexplained.nugget, unexplained.multiple, np.empty(0, dtype=np.int64), **more
-        )
+        every = cls(overall, level, unexplained.nugget, unexplained.multiple, np.empty(0, dtype=np.int64), **more)
         member_CR = every._members(sets)
         used_R = np.flatnonzero(member_CR.getnnz(axis=0))
         return dataclasses.replace(every, used_R=used_R), sparse.csr_matrix(member_CR[:, used_R])
@@ -88,10 +86,7 @@ class ConditionCovariance:
         width = blocks[0].shape[1]
         bounds = [0, width + 1]
         if self.within is not None:
-            column_UT, carried_US = (
-                self.within.columns(sets),
-                self.carried_SS[settings_of(sets, self.n_kinds)],
-            )
+            column_UT, carried_US = (self.within.columns(sets), self.carried_SS[settings_of(sets, self.n_kinds)])
             bounds += [width + 1 + (setting + 1) * width for setting in range(len(self.carried_SS))]
         parts = np.split(self.used_R, np.searchsorted(self.used_R, bounds[1:-1]))
         found = [np.hstack(blocks)[:, parts[0]]]
@@ -134,9 +129,7 @@ class Posterior:
             rest = spectrum.rest + noise
             mirror_R = white_CR.T @ (1 / spectrum.root_C) / np.linalg.norm(1 / spectrum.root_C)
             direct_RR = sparse.csr_matrix(white_CR.T @ white_CR / rest)
-            factor_FR = np.vstack(
-                [np.sqrt(1 / rest - 1 / variance_K)[:, None] * along_KR, mirror_R / np.sqrt(rest)]
-            )
+            factor_FR = np.vstack([np.sqrt(1 / rest - 1 / variance_K)[:, None] * along_KR, mirror_R / np.sqrt(rest)])
         else:
             factor_FR = along_KR / np.sqrt(variance_K)[:, None]
             if len(factor_FR) > factor_FR.shape[1]:

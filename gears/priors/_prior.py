@@ -198,11 +198,7 @@ class GenePrior:
 
     def _settings_of(self, sets: Sets) -> np.ndarray:
         """Number of each set's setting, (U,); 0 where the prior has one."""
-        return (
-            settings_of(sets, self.n_kinds)
-            if len(self.target_SG) > 1
-            else np.zeros(len(sets), dtype=np.int64)
-        )
+        return settings_of(sets, self.n_kinds) if len(self.target_SG) > 1 else np.zeros(len(sets), dtype=np.int64)
 
     def _by_setting(self, sets: Sets) -> Iterator[tuple[int, np.ndarray, list[Sequence[int]]]]:
         """Each setting that occurs, with the rows and the sets of it."""
@@ -333,9 +329,7 @@ class GenePrior:
         return arrays if self.measured is None else arrays | self.measured.arrays()
 
     @classmethod
-    def from_arrays(
-        cls, arrays: Mapping[str, np.ndarray], report: Mapping[str, Any] | None = None
-    ) -> GenePrior:
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], report: Mapping[str, Any] | None = None) -> GenePrior:
         """The prior that :meth:`arrays` describes; KeyError or ValueError for arrays that do not fit together."""
         if "pooled_trained" in arrays:
             arrays = _with_settings_in_one(arrays)
@@ -366,20 +360,14 @@ class GenePrior:
         _, n_kinds, carries = map(int, arrays.get("settings", (1, 1, 1)))
         uncertainty = None
         if sd_arrays := _starting(arrays, _SD):
-            uncertainty = Uncertainty.from_arrays(
-                sd_arrays, genes, within[0].genes if within else None, n_kinds
-            )
+            uncertainty = Uncertainty.from_arrays(sd_arrays, genes, within[0].genes if within else None, n_kinds)
         head_arrays = _starting(arrays, _HEAD)
         head = Head.from_arrays(head_arrays, arrays["column"], n_kinds) if head_arrays else None
         if head is not None and len(head.inputs.noise_G) != n_genes:
             msg = f"the prior is for {n_genes} genes and its head for {len(head.inputs.noise_G)}, of another model"
             raise ValueError(msg)
         if "slopes" in arrays:
-            slope_K, mean_SG, mean_only_K = (
-                arrays["slopes"],
-                np.atleast_2d(arrays["mean"]),
-                arrays["mean_only"],
-            )
+            slope_K, mean_SG, mean_only_K = (arrays["slopes"], np.atleast_2d(arrays["mean"]), arrays["mean_only"])
         else:  # a file of an earlier version: one slope for all conditions, measured ones too
             slope_K, mean_SG = np.full(N_KINDS, slope), np.zeros_like(target_SG)
             mean_only_K = np.zeros(N_KINDS, dtype=bool)
@@ -417,9 +405,7 @@ def _with_settings_in_one(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     """Arrays of an earlier version, which held one prior of all settings and one of each, in the form of one."""
     pooled, own_similar = _starting(arrays, "pooled_"), _starting(arrays, "own_")
     own = [_starting(arrays, f"own{setting}_") for setting in range(int(arrays["settings"][0]))]
-    stacked = {
-        name: np.stack([part[name] for part in own]) for name in ("offset", "shared", "coefficient", "target")
-    }
+    stacked = {name: np.stack([part[name] for part in own]) for name in ("offset", "shared", "coefficient", "target")}
     scalars = pooled["scalars"].copy()
     scalars[3] = arrays["network_weight"] if "network_weight" in arrays else arrays["gate"]
     slope = float(pooled["slopes"][0] if "slopes" in pooled else scalars[2])

@@ -141,9 +141,7 @@ class Process:
             # what every gene adds within a setting is the setting's level
             setting_R = data.setting_C[rows]
             same_RR = setting_R[:, None] == setting_R[None, :]
-            kernels |= {
-                WITHIN + name: kernel * same_RR for name, kernel in kernels.items() if name != "offset"
-            }
+            kernels |= {WITHIN + name: kernel * same_RR for name, kernel in kernels.items() if name != "offset"}
             further |= {WITHIN + name for name in data.further}
         if not departure_CG.any():
             # nothing to explain: the evidence of noise alone, since that of zeros has no maximum
@@ -190,10 +188,7 @@ class Process:
             return self._by_folds()
         tries_shrunk = self.exact and len(self.data.sets) >= _SHRUNK_LEVEL
         mean_CG = mean_of_others(self.rest_CG)
-        return [
-            self._leave_one_out(mean_CG, free_level=free)
-            for free in ((False, True) if tries_shrunk else (True,))
-        ]
+        return [self._leave_one_out(mean_CG, free_level=free) for free in ((False, True) if tries_shrunk else (True,))]
 
     def _leave_one_out(self, mean_CG: np.ndarray, *, free_level: bool) -> Regression:
         """With one setting, whose conditions are held out one by one."""
@@ -204,9 +199,7 @@ class Process:
             signal_CC[np.diag_indices(len(signal_CC))] += unexplained_C
             spectrum = Spectrum.of(signal_CC, noise_C, None if free_level else self.weights.kernels["offset"])
         else:
-            features = gene_features(
-                part.genes.members(sets), part.genes, part.shared, part.own, part.similar
-            )
+            features = gene_features(part.genes.members(sets), part.genes, part.shared, part.own, part.similar)
             spectrum = Spectrum.of_features(features, unexplained_C, noise_C, self.typical)
             part = dataclasses.replace(part, omitted=features.omitted)
         solution = solve_in(spectrum, self.rest_CG, self.noise_G)
@@ -319,9 +312,7 @@ class Process:
         blocks, rest_R = [shared.feature_CM], shared.rest_C.copy()
         for setting in settings:
             at = np.flatnonzero(setting_R == setting)
-            part = _features(
-                self.within, [sets[row] for row in at.tolist()], MOST_FEATURES // (2 * len(settings))
-            )
+            part = _features(self.within, [sets[row] for row in at.tolist()], MOST_FEATURES // (2 * len(settings)))
             block = np.zeros((len(rows), part.feature_CM.shape[1]))
             block[at] = part.feature_CM
             rest_R[at] += part.rest_C
@@ -381,9 +372,7 @@ def _folds(group_C: np.ndarray, most: int) -> Iterator[np.ndarray]:
         yield np.isin(group_C, groups[order[fold::n_folds]])
 
 
-def _mixed_covariance(
-    data: PriorData, weight_of: Mapping[str, float], prefix: str = ""
-) -> AdditiveCovariance:
+def _mixed_covariance(data: PriorData, weight_of: Mapping[str, float], prefix: str = "") -> AdditiveCovariance:
     """The covariance with the weights whose names begin so: all similarities in the proportion of theirs."""
     similarities = {"GO": data.genes, **data.further}
     weights = [weight_of[prefix + name] for name in similarities]
@@ -407,9 +396,7 @@ def _with_departures(weights: EvidenceWeights, size_C: np.ndarray, gene: float) 
     return dataclasses.replace(weights, multiple=variance / (n + _SHARE_COUNTS_AS))
 
 
-def _covariance(
-    part: AdditiveCovariance, out: Sequence[Sequence[int]], sets: Sequence[Sequence[int]]
-) -> np.ndarray:
+def _covariance(part: AdditiveCovariance, out: Sequence[Sequence[int]], sets: Sequence[Sequence[int]]) -> np.ndarray:
     """Between two lists of sets, (out, sets)."""
     genes, half = part.genes, part.similar / 2
     own_T = np.full(len(genes.trained_T), part.own)

@@ -49,11 +49,7 @@ class Solution:
 
 
 def solve(
-    delta_CG: np.ndarray,
-    signal_CC: np.ndarray,
-    noise_C: np.ndarray,
-    noise_G: np.ndarray,
-    level: float | None = None,
+    delta_CG: np.ndarray, signal_CC: np.ndarray, noise_C: np.ndarray, noise_G: np.ndarray, level: float | None = None
 ) -> Solution:
     """Gaussian-process regression of every gene around its level.
 
@@ -79,9 +75,7 @@ def solve_in(spectrum: Spectrum, delta_CG: np.ndarray, noise_G: np.ndarray) -> S
     coefficient_CG, left_out_CG = np.empty_like(delta_CG), np.empty_like(delta_CG)
     squared_CK, across_C = spectrum.vectors_CK**2, spectrum.across_C
     for genes in blocks:
-        block = _GeneBlock(
-            spectrum, delta_CG[:, genes], rotated_KG[:, genes], noise_G[genes], squared_CK, across_C
-        )
+        block = _GeneBlock(spectrum, delta_CG[:, genes], rotated_KG[:, genes], noise_G[genes], squared_CK, across_C)
         coefficient_CG[:, genes], left_out_CG[:, genes] = block.solved(share_MG[:, genes])
     return Solution(coefficient_CG, left_out_CG, spectrum.level_of(delta_CG, coefficient_CG))
 
@@ -92,9 +86,7 @@ def _gene_blocks(delta_CG: np.ndarray) -> list[slice]:
     return [slice(start, min(start + step, n_genes)) for start in range(0, n_genes, step)]
 
 
-def _likelihood(
-    spectrum: Spectrum, delta_CN: np.ndarray, noise_N: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _likelihood(spectrum: Spectrum, delta_CN: np.ndarray, noise_N: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Changes along the eigenvectors (K, N), and the log-likelihood of each strength for each gene (M, N)."""
     white_CN = delta_CN / spectrum.root_C[:, None]
     rotated_KN = spectrum.vectors_CK.T @ white_CN

@@ -135,6 +135,5 @@ def _elsewhere(data: PriorData) -> list[np.ndarray]:
     for row, key in enumerate(keys):
         by_genes.setdefault(key, []).append(row)
     return [
-        np.array([other for other in by_genes[key] if other != row], dtype=np.int64)
-        for row, key in enumerate(keys)
+        np.array([other for other in by_genes[key] if other != row], dtype=np.int64) for row, key in enumerate(keys)
     ]

@@ -105,9 +105,7 @@ def groups_of(pert_data: PertData, conditions: Sequence[Condition]) -> list[Hash
     return [condition.genes for condition in conditions]
 
 
-def fit_to(
-    pert_data: PertData, conditions: Sequence[Condition], inputs: PriorInputs = NO_INPUTS
-) -> FittedPrior:
+def fit_to(pert_data: PertData, conditions: Sequence[Condition], inputs: PriorInputs = NO_INPUTS) -> FittedPrior:
     """The prior of training conditions, fitted whatever the cache holds; of very many a fixed sample decides."""
     screen, data = pert_data.screen, prior_data(pert_data, conditions, inputs)
     judged = sample(len(conditions), most_judged(len(screen.gene_names)))
@@ -138,26 +136,18 @@ def further_similarities(
     """Those of :data:`SIMILARITIES` that say something about the conditions' genes, by name."""
     decide = [nodes[row] for row in sample(len(nodes)).tolist()]
     tables = {name: table_of(pert_data, inputs) for name, table_of in SIMILARITIES.items()}
-    similarities = {
-        name: vector_similarity(table, nodes) for name, table in tables.items() if table is not None
-    }
-    return {
-        name: similarity for name, similarity in similarities.items() if similarity.is_informative(decide)
-    }
+    similarities = {name: vector_similarity(table, nodes) for name, table in tables.items() if table is not None}
+    return {name: similarity for name, similarity in similarities.items() if similarity.is_informative(decide)}
 
 
-def vector_similarity(
-    vectors_PH: np.ndarray | sparse.csr_matrix, nodes: Sequence[Sequence[int]]
-) -> ComputedSimilarity:
+def vector_similarity(vectors_PH: np.ndarray | sparse.csr_matrix, nodes: Sequence[Sequence[int]]) -> ComputedSimilarity:
     """Cosine of the vectors of all nodes and those that occur in `nodes`.
 
     A node without a vector (NaN or all zero) is like no other.
     """
     if isinstance(vectors_PH, np.ndarray):
         unit_PH = unit_rows(np.nan_to_num(np.asarray(vectors_PH, dtype=np.float64)))
-        return ComputedSimilarity(
-            lambda one, other: unit_PH[one] @ unit_PH[other].T, _nodes_in(nodes), len(unit_PH)
-        )
+        return ComputedSimilarity(lambda one, other: unit_PH[one] @ unit_PH[other].T, _nodes_in(nodes), len(unit_PH))
     return ComputedSimilarity(
         lambda one, other: cosines(vectors_PH[one], vectors_PH[other]), _nodes_in(nodes), vectors_PH.shape[0]
     )
@@ -307,9 +297,7 @@ def prior_rows(pert_data: PertData, fitted: FittedPrior) -> np.ndarray:
     """
     screen = pert_data.screen
     rows_CG = np.zeros((len(screen.conditions), len(screen.gene_names)), dtype=np.float32)
-    rows_CG[[screen.id_of(condition) for condition in perturbed_conditions(pert_data, ("train",))]] = (
-        fitted.left_out_CG
-    )
+    rows_CG[[screen.id_of(condition) for condition in perturbed_conditions(pert_data, ("train",))]] = fitted.left_out_CG
     return rows_CG
 
 
@@ -359,9 +347,7 @@ def even_folds(
     return fold_D[group_C]
 
 
-def inner_predictions(
-    pert_data: PertData, conditions: Sequence[Condition], fitted: FittedPrior
-) -> InnerPredictions:
+def inner_predictions(pert_data: PertData, conditions: Sequence[Condition], fitted: FittedPrior) -> InnerPredictions:
     """Predictions of the training conditions of a prior by priors fitted to the other folds, from the screen's cache.
 
     Of very many conditions a fixed sample is predicted (:func:`gears.priors._source.most_judged`), by priors that are
@@ -373,10 +359,7 @@ def inner_predictions(
     rows = sample(len(conditions), most_judged(len(screen.gene_names)))
     sets = tuple(data.sets_of(rows))
     fold_C = fold_of_all[rows]
-    key = fit_key(pert_data, conditions, fitted.inputs) | {
-        "folds": fold_of_all.tolist(),
-        "rows": rows.tolist(),
-    }
+    key = fit_key(pert_data, conditions, fitted.inputs) | {"folds": fold_of_all.tolist(), "rows": rows.tolist()}
 
     def fit() -> dict[str, np.ndarray]:
         shape = (len(sets), len(screen.gene_names))
@@ -396,14 +379,10 @@ def inner_predictions(
     inputs = _tables(pert_data, conditions, data, rows)
     in_fold = [rows[fold_C != fold] for fold in range(N_FOLDS)]
     folds = tuple(_with_responses(inputs, data, known) for known in in_fold)
-    return InnerPredictions(
-        rows, sets, data.group_C[rows], fold_C, changes, data.delta_CG[rows], folds, inputs
-    )
+    return InnerPredictions(rows, sets, data.group_C[rows], fold_C, changes, data.delta_CG[rows], folds, inputs)
 
 
-def _tables(
-    pert_data: PertData, conditions: Sequence[Condition], data: PriorData, rows: np.ndarray
-) -> HeadInputs:
+def _tables(pert_data: PertData, conditions: Sequence[Condition], data: PriorData, rows: np.ndarray) -> HeadInputs:
     """Tables of the genes from some of the conditions, for every setting."""
     screen, statistics = pert_data.screen, pert_data.screen.statistics
     ids = np.array([screen.id_of(conditions[row]) for row in rows.tolist()], dtype=np.int64)
@@ -411,9 +390,7 @@ def _tables(
     control_of = {screen.conditions[control].context: control for control in map(int, screen.control_ids)}
     contexts = screen.model_contexts.contexts or ("",)
     controls = [
-        control_of.get(context, int(screen.control_ids[0]))
-        for context in contexts
-        for _ in range(data.n_kinds)
+        control_of.get(context, int(screen.control_ids[0])) for context in contexts for _ in range(data.n_kinds)
     ]
     tables = HeadInputs(
         size=float(np.sqrt((data.delta_CG[rows] ** 2).mean())) or 1.0,

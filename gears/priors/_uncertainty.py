@@ -55,11 +55,7 @@ class Uncertainty:
     what predictions hold of it is an error of changes, the rest one of means."""
 
     def __call__(
-        self,
-        sets: Sequence[Sequence[int]],
-        change_UG: np.ndarray,
-        own_UG: np.ndarray,
-        measured: Measured | None = None,
+        self, sets: Sequence[Sequence[int]], change_UG: np.ndarray, own_UG: np.ndarray, measured: Measured | None = None
     ) -> np.ndarray:
         """Standard deviations, (U, G).
 
@@ -114,11 +110,7 @@ class Uncertainty:
         return variance_U * size_factor(self.exponents, expected_U, unseen_U)
 
     def spread(
-        self,
-        sets: Sequence[Sequence[int]],
-        change_UG: np.ndarray,
-        own_UG: np.ndarray,
-        variance_U: np.ndarray,
+        self, sets: Sequence[Sequence[int]], change_UG: np.ndarray, own_UG: np.ndarray, variance_U: np.ndarray
     ) -> np.ndarray:
         """Standard deviation of every gene, (U, G), from the variance of each condition for an average one, (U,)."""
         square_UG = (change_UG - own_UG) ** 2

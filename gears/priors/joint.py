@@ -58,9 +58,7 @@ class GeneCovariance:
     neighbour_NP: sparse.csr_matrix
 
     @classmethod
-    def of(
-        cls, part: AdditiveCovariance, nodes_N: np.ndarray, neighbour_NP: sparse.csr_matrix
-    ) -> GeneCovariance:
+    def of(cls, part: AdditiveCovariance, nodes_N: np.ndarray, neighbour_NP: sparse.csr_matrix) -> GeneCovariance:
         """From a covariance of conditions and normalised rows of the perturbation graph."""
         feature_NK = _through_trained(part.genes, nodes_N)
         explained_N = (feature_NK**2).sum(axis=1, dtype=np.float64)
@@ -84,9 +82,7 @@ class GeneCovariance:
         """Variance of sums of genes, (B,)."""
         n_B = np.asarray(gene_BN.sum(axis=1), dtype=np.float64).ravel()
         variance_B = self.shared * n_B**2 + gene_BN @ self.alone_N
-        return variance_B + (
-            _square_sums(gene_BN @ self.similar_NK) + _square_sums(gene_BN @ self.neighbour_NP)
-        )
+        return variance_B + (_square_sums(gene_BN @ self.similar_NK) + _square_sums(gene_BN @ self.neighbour_NP))
 
 
 @dataclass(frozen=True)
@@ -156,18 +152,14 @@ class JointCovariance:
         if posterior is not None:
             level += posterior.level
             sets = [
-                single
-                for setting in settings_S.tolist()
-                for single in singles_in(setting, nodes_N, covariance.n_kinds)
+                single for setting in settings_S.tolist() for single in singles_in(setting, nodes_N, covariance.n_kinds)
             ]
             column_LR, explained = _columns(uncertainty, posterior, sets)
             level_L = column_LR @ posterior.level_R
             direct = None if posterior.direct_RR is None else (column_LR, posterior.direct_RR)
         overall = GeneCovariance.of(covariance.overall, nodes_N, neighbour_NP)
         scale_S = np.ones(len(settings_S)) if scale_S is None else scale_S[settings_S]
-        return cls(
-            nodes_N, settings_S, level, overall, within, coupling_SS, explained, direct, level_L, scale_S
-        )
+        return cls(nodes_N, settings_S, level, overall, within, coupling_SS, explained, direct, level_L, scale_S)
 
     def members(self, node_UK: np.ndarray, setting_U: np.ndarray | None = None) -> sparse.csr_matrix:
         """Rows that each condition sums, times its setting's factor, CSR (U, L).
@@ -206,9 +198,7 @@ class JointCovariance:
         for block, coupling_S in zip(self._blocks(), self.coupling_SS, strict=True):
             total_LU[block] += common_NU
             if self.within is not None:
-                coupled = sum(
-                    share * part for share, part in zip(coupling_S.tolist(), of_setting, strict=True)
-                )
+                coupled = sum(share * part for share, part in zip(coupling_S.tolist(), of_setting, strict=True))
                 self.within.add_times(sparse.csr_matrix(coupled), total_LU[block])
         scale_U = np.asarray(member_UL[:, [0]].toarray(), dtype=np.float64).ravel()
         total_LU -= np.outer(self.level_L, scale_U)  # each condition holds the level once
@@ -218,15 +208,12 @@ class JointCovariance:
     def variance(self, member_UL: sparse.csr_matrix) -> np.ndarray:
         """Variance of each condition, the diagonal of M Gamma M', (U,) float64, in blocks of conditions."""
         blocks = [
-            self._block_variance(member_UL[start : start + _ROWS])
-            for start in range(0, member_UL.shape[0], _ROWS)
+            self._block_variance(member_UL[start : start + _ROWS]) for start in range(0, member_UL.shape[0], _ROWS)
         ]
         return np.maximum(np.concatenate(blocks), 0.0)
 
     def _block_variance(self, member_BL: sparse.csr_matrix) -> np.ndarray:
-        gene_BN = sparse.csr_matrix(
-            sum(member_BL[:, block] for block in self._blocks())
-        )  # a condition has one setting
+        gene_BN = sparse.csr_matrix(sum(member_BL[:, block] for block in self._blocks()))  # a condition has one setting
         explained_B = _square_sums(member_BL @ self.explained_LF)
         if self.direct is not None:
             column_LR, direct_RR = self.direct

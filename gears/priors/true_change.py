@@ -87,9 +87,7 @@ class TrueChange:
         change_UG = change_UG - self.shift_G
         variance_UG = sd_UG**2 + self.least_G
         a_U1, k_U1, r_U1, b_U1 = self.groups[group_U].T[:, :, None]
-        ratio_UG = np.divide(
-            change_UG**2, 2 * variance_UG, out=np.zeros_like(change_UG), where=variance_UG > 0
-        )
+        ratio_UG = np.divide(change_UG**2, 2 * variance_UG, out=np.zeros_like(change_UG), where=variance_UG > 0)
         absent_UG = np.where(is_own_UG, 0.0, expit(a_U1 - k_U1 * ratio_UG))
         mean_UG = np.where(is_own_UG, change_UG, change_UG / (1 + b_U1 * np.abs(change_UG)))
         return absent_UG, mean_UG, np.sqrt(r_U1**2 * variance_UG + self.control_G)
@@ -153,11 +151,7 @@ class Values:
 
 
 def fit_true_change(
-    values: Values,
-    mean_G: np.ndarray,
-    noise_of_mean_G: np.ndarray,
-    control_G: np.ndarray,
-    least_G: np.ndarray,
+    values: Values, mean_G: np.ndarray, noise_of_mean_G: np.ndarray, control_G: np.ndarray, least_G: np.ndarray
 ) -> TrueChange:
     """Find the numbers of every group.
 
@@ -225,9 +219,7 @@ def _fit(
     typical = float(np.sqrt((change_N**2).mean())) or 1.0
     some = np.arange(len(change_N))
     if len(some) > _MOST_VALUES:
-        some = np.random.Generator(np.random.Philox(key=len(some))).choice(
-            len(some), _MOST_VALUES, replace=False
-        )
+        some = np.random.Generator(np.random.Philox(key=len(some))).choice(len(some), _MOST_VALUES, replace=False)
     change, variance, measured, noise = change_N[some], variance_N[some], measured_N[some], noise_N[some]
     half_ratio = np.minimum(change**2 / (2 * variance), 1e6)
     log_absent = -0.5 * (np.log(noise) + measured**2 / noise)

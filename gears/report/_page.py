@@ -82,9 +82,7 @@ def report_figures(results: Results, profiles: Profiles | None) -> dict[str, tup
         profiles.truth,
         profiles.gene_names,
         rows=list(chosen),
-        titles=[
-            f"{label} of {n_all}: {names[row]}" if label else names[row] for row, label in chosen.items()
-        ],
+        titles=[f"{label} of {n_all}: {names[row]}" if label else names[row] for row, label in chosen.items()],
         sd_UG=profiles.sd_UG,
     )
     figures["conditions"] = (figure, f"{text}.")
@@ -120,17 +118,14 @@ def verdict_figure(results: Results, model: str) -> Figure | None:
         value = f"{defined.iloc[0]:.3g}" if len(defined) else "undefined"
         note = f"\n({NO_RANGE})" if name in grey else ""
         labels = [
-            f"{marked(str(other))} {mean:.3g}"
-            for other, mean in zip(best["against"], best["other_mean"], strict=True)
+            f"{marked(str(other))} {mean:.3g}" for other, mean in zip(best["against"], best["other_mean"], strict=True)
         ]
         method_differences(best.assign(against=labels), name, model=model, legend=False, ax=ax)
         ax.set_title("")  # that of the centre
         ax.set_title(f"{name}: {model} {value}{note}", fontsize=FONT + 1, loc="right")
     for ax in panels[len(metrics) :]:
         ax.set_axis_off()
-    figure.legend(
-        handles=difference_handles(), loc="outside lower center", ncols=3, fontsize=FONT, frameon=False
-    )
+    figure.legend(handles=difference_handles(), loc="outside lower center", ncols=3, fontsize=FONT, frameon=False)
     return figure
 
 
@@ -156,9 +151,7 @@ def shown_rows(profiles: Profiles) -> dict[int, str]:
     return {row: labels[row] for row in reversed(labels)}
 
 
-def top_de_figure(
-    truth: Truth, predictions: Mapping[str, np.ndarray], row: int, gene_names: Sequence[str]
-) -> Figure:
+def top_de_figure(truth: Truth, predictions: Mapping[str, np.ndarray], row: int, gene_names: Sequence[str]) -> Figure:
     """Observed and predicted changes of one condition's top differential genes, for at most six methods.
 
     Of cells their distribution is drawn, else the standard error of the mean.
@@ -193,9 +186,7 @@ def heat_map_figure(truth: Truth, predictions: Mapping[str, np.ndarray], gene_na
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     conditions = [truth.conditions[i] for i in order]
     for ax, (name, delta_UG) in zip(axes, panels.items(), strict=True):
-        delta_heat_map(
-            delta_UG[order], conditions, gene_names, genes=genes, limit=limit, title=name, bar=False, ax=ax
-        )
+        delta_heat_map(delta_UG[order], conditions, gene_names, genes=genes, limit=limit, title=name, bar=False, ax=ax)
     colour_bar(axes.tolist(), axes[-1].images[0], "change over control (\N{MINUS SIGN}: falls)")
     return figure
 
@@ -227,9 +218,7 @@ def build_page(results: Results, images: Mapping[str, tuple[bytes, str]]) -> str
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup, escape
 
-    environment = Environment(
-        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
-    )
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined)
     environment.filters |= {
         "cell": cell,
         "base64": lambda data: base64.b64encode(data).decode(),
@@ -279,9 +268,7 @@ def _decisive(results: Results) -> Iterator[Table]:
     for model in results.verdicts:
         rows = results.decisive[results.decisive["model"] == model].reset_index(drop=True)
         rows["baseline"] = rows["baseline"].map(marked)
-        yield Table(
-            f"{model} against the best baseline of each metric", rows[DECISIVE_COLUMNS], _intervals(rows)
-        )
+        yield Table(f"{model} against the best baseline of each metric", rows[DECISIVE_COLUMNS], _intervals(rows))
 
 
 def _averages(results: Results) -> Iterator[Table]:
@@ -303,9 +290,7 @@ def _averages(results: Results) -> Iterator[Table]:
 
 def _strata(results: Results) -> Iterator[Table]:
     """The decisive metrics by size of the true effect and by number of cells, folded."""
-    for (stratum, level), rows in (
-        results.strata.groupby(["stratum", "subgroup"]) if len(results.strata) else ()
-    ):
+    for (stratum, level), rows in results.strata.groupby(["stratum", "subgroup"]) if len(results.strata) else ():
         kept = rows[rows["metric"].isin(DECISIVE)]
         caption = f"{str(stratum).replace('_', ' ')}: {str(level)[2:]}, {int(rows['n_conditions'].max())} conditions"
         if len(kept):

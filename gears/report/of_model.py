@@ -102,9 +102,7 @@ def evaluate_model(
     }
     passed = (*ScoreOptions.names(), "baselines", "embedding")
     given = {option: value for option in passed if (value := getattr(options, option)) is not None}
-    table = comparison_table(
-        predictions[name], conditions, pert_data.screen, fitted_split, **defaults | given
-    )
+    table = comparison_table(predictions[name], conditions, pert_data.screen, fitted_split, **defaults | given)
     line = subgroup_line(split, part, conditions, fitted)
     table.attrs["notes"] += [] if line is None else [line]
     known = len(set(conditions) & set(fitted))
@@ -140,9 +138,7 @@ def _table_of_folds(pert_data: PertData, parts: ModelParts, options: EvaluateCal
     split, screen, name = pert_data.split, pert_data.screen, options.name
     assert split is not None
     if parts.prior is None or parts.uses_network:
-        msg = (
-            f"part={FOLDS!r} needs a model whose predictions come from the prior alone; use cross_validate()"
-        )
+        msg = f"part={FOLDS!r} needs a model whose predictions come from the prior alone; use cross_validate()"
         raise ValueError(msg)
     if options.report is not None:
         check_report_folder(options.report, "report")
@@ -170,10 +166,7 @@ def _table_of_folds(pert_data: PertData, parts: ModelParts, options: EvaluateCal
         "folds that hold out what the split does: model.cross_validate()",
     ]
     if options.report is not None:
-        details = {
-            "screen": str(pert_data.dataset_name),
-            "split": f"{split.name}, seed {split.seed}, in folds",
-        }
+        details = {"screen": str(pert_data.dataset_name), "split": f"{split.name}, seed {split.seed}, in folds"}
         write_report(table, options.report, title=f"{name} on {details['screen']}", details=details)
     return table
 
@@ -222,9 +215,7 @@ def _profiles(
 ) -> Profiles:
     screen = pert_data.screen_of(part)
     truth = Truth.of(screen, conditions, fitted, cells=ScreenCells(screen))
-    drawn, _ = baseline_predictions(
-        conditions, pert_data.screen, fitted, DRAWN, annotation=pert_data.annotation
-    )
+    drawn, _ = baseline_predictions(conditions, pert_data.screen, fitted, DRAWN, annotation=pert_data.annotation)
     names = [Condition.of(condition).name for condition in shown]
     profiles = {
         method: clipped(values_UG, clip, screen.nonnegative)

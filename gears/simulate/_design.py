@@ -70,9 +70,7 @@ def make_design(options: SimulationOptions, annotation: GeneAnnotation) -> Desig
     return Design(tuple(names), tuple(perturbed), conditions, _cell_numbers(options, len(conditions)))
 
 
-def _similar_genes(
-    rng: np.random.Generator, annotation: GeneAnnotation, names: list[str], n: int
-) -> list[str]:
+def _similar_genes(rng: np.random.Generator, annotation: GeneAnnotation, names: list[str], n: int) -> list[str]:
     """Draw `n` of `names` in groups of a random gene and the most similar ones; if groups run out, any others."""
     rows = annotation.rows(names)
     n_terms = np.diff(rows.indptr)

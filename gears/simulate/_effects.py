@@ -37,10 +37,7 @@ class SimulatedEffects:
 
 
 def make_effects(
-    options: SimulationOptions,
-    design: Design,
-    annotation: GeneAnnotation,
-    source: Modules | Network | None = None,
+    options: SimulationOptions, design: Design, annotation: GeneAnnotation, source: Modules | Network | None = None
 ) -> SimulatedEffects:
     """Draw the effects of all conditions; `source` is what they follow beside, or instead of, GO."""
     rows = annotation.rows(design.perturbed)
@@ -72,11 +69,7 @@ def make_effects(
 
 
 def _network_effects(
-    options: SimulationOptions,
-    design: Design,
-    network: Network,
-    similarity_PP: np.ndarray,
-    null_P: np.ndarray,
+    options: SimulationOptions, design: Design, network: Network, similarity_PP: np.ndarray, null_P: np.ndarray
 ) -> SimulatedEffects:
     null_genes = {gene for gene, is_null in zip(design.perturbed, null_P, strict=True) if is_null}
     held = [tuple(gene for gene in c.genes if gene not in null_genes) for c in design.conditions]

@@ -120,7 +120,6 @@ class Modules:
         for row, gene in enumerate(design.perturbed):
             module_G = size * strength_P[row] * (self.loading_GK @ self.loading_GK[column[gene]])
             result_PG[row] = (
-                math.sqrt(1 - options.module_share) * effect_PG[row]
-                + math.sqrt(options.module_share) * module_G
+                math.sqrt(1 - options.module_share) * effect_PG[row] + math.sqrt(options.module_share) * module_G
             )
         return result_PG

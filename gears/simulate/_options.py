@@ -16,8 +16,7 @@ SYNERGY_SUPPRESSION, MASKING, SATURATING, PRODUCTS = INTERACTION_KINDS
 _NO_NETWORK = Needs(lambda options, run: options.network_degree == 0, "network_degree=0")
 _MODULES = Needs(lambda options, run: options.n_modules > 0, "n_modules of at least 1")
 _CELLS_VARY = Needs(
-    lambda options, run: options.n_modules > 0 or options.network_degree > 0,
-    "n_modules or network_degree above 0",
+    lambda options, run: options.n_modules > 0 or options.network_degree > 0, "n_modules or network_degree above 0"
 )
 _BATCHES = Needs(lambda options, run: options.n_batches > 1, "n_batches of at least 2")
 

@@ -71,9 +71,7 @@ def expected_expression(options: SimulationOptions, share: np.ndarray) -> np.nda
     return CubicSpline(grid, _expectation(options, np.exp(grid)))(log_share)
 
 
-def expected_over_cells(
-    options: SimulationOptions, log_share_CG: np.ndarray, change_DG: np.ndarray
-) -> np.ndarray:
+def expected_over_cells(options: SimulationOptions, log_share_CG: np.ndarray, change_DG: np.ndarray) -> np.ndarray:
     """Mean of :func:`expected_expression`, (C, G), over cells whose log shares vary about those of their condition.
 
     Each row of `change_DG` is a cell, whose shares are the softmax of ``log_share + change``; the rows are symmetric

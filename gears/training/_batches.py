@@ -184,9 +184,7 @@ def training_batches(pert_data: PertData, options: TrainOptions, worker: World) 
     assert size is not None
     loader = (pert_data.dataloader or {}).get("train_loader")
     if loader is None:
-        loader = pert_data.get_dataloader_distributed(size, None, worker.world_size, worker.rank, 0)[
-            "train_loader"
-        ]
+        loader = pert_data.get_dataloader_distributed(size, None, worker.world_size, worker.rank, 0)["train_loader"]
     if loader.batch_size != size:
         msg = f"batch_size={size} but get_dataloader made batches of {loader.batch_size} cells; omit one of them"
         raise ValueError(msg)
@@ -201,9 +199,7 @@ class GlobalBatch:
     rank: int  # this worker
 
     @classmethod
-    def of(
-        cls, batch: Any, ids: np.ndarray, n_conditions: int, reducer: Reducer, device: torch.device
-    ) -> GlobalBatch:
+    def of(cls, batch: Any, ids: np.ndarray, n_conditions: int, reducer: Reducer, device: torch.device) -> GlobalBatch:
         """Of a batch with `ids` on this worker.
 
         Where the batch does not say what the others have (``of_workers``), they are asked, which waits for the device.
@@ -257,9 +253,7 @@ def moved(arrays: Mapping[str, np.ndarray], device: torch.device, dtype: torch.d
         of_kind = {name: array for name, array in arrays.items() if array.dtype.kind == kind}
         if not of_kind:
             continue
-        flat = torch.from_numpy(np.concatenate([array.ravel() for array in of_kind.values()])).to(
-            tensor_dtype
-        )
+        flat = torch.from_numpy(np.concatenate([array.ravel() for array in of_kind.values()])).to(tensor_dtype)
         if device.type == "cuda":
             flat = flat.pin_memory()
         parts = flat.to(device, non_blocking=True).split([array.size for array in of_kind.values()])

@@ -80,13 +80,7 @@ class Progress:
     """The monitored metric by network weight and validation condition, (K, U), for each evaluated epoch."""
 
     def note(
-        self,
-        epoch: int,
-        value: float,
-        *,
-        lower_is_better: bool,
-        rule: EarlyStopping | None = None,
-        after: int = 0,
+        self, epoch: int, value: float, *, lower_is_better: bool, rule: EarlyStopping | None = None, after: int = 0
     ) -> bool:
         """Record an epoch's metric; True if `epoch` (from 1) is the best so far. NaN is never better.
 

@@ -30,14 +30,7 @@ from gears.training._run import Run, RunResult
 from gears.training._run_folder import run_path
 from gears.training._shards import one_thread
 from gears.training._tasks import condition_tables, pair_tables
-from gears.training._validation import (
-    FITTED_SHARE,
-    Validation,
-    drawn_to,
-    share_fitted,
-    train_mean,
-    validation_of,
-)
+from gears.training._validation import FITTED_SHARE, Validation, drawn_to, share_fitted, train_mean, validation_of
 from gears.training._workers import plain_state
 from gears.training.options import TrainOptions
 
@@ -98,9 +91,7 @@ class Fit:
         Nothing here is slow on one worker alone, so that none waits for another at a collective.
         """
         if self.given.save_path is not None and not self.given.resume and is_model(self.given.save_path):
-            self._log(
-                f"{self.given.save_path} holds a model of this screen: it is replaced when this run is complete"
-            )
+            self._log(f"{self.given.save_path} holds a model of this screen: it is replaced when this run is complete")
         had_prior = self.parts.prior is not None
         with one_thread(enabled=self.given.reproducible):
             with self.seconds.of("prior"):
@@ -123,12 +114,7 @@ class Fit:
                     del run  # the memory of its tables and of the optimiser
             else:
                 self.run = RunResult(
-                    [],
-                    None,
-                    {},
-                    head_stopped is not None,
-                    untrained_because,
-                    devices=(str(self.worker.device),),
+                    [], None, {}, head_stopped is not None, untrained_because, devices=(str(self.worker.device),)
                 )
             if fitted is not None:
                 self.choice = choose_network_weight(
@@ -190,9 +176,7 @@ class Fit:
         parts, pert_data = self.parts, self.pert_data
         prior = None if fitted is None else fitted.prior
         self.parts = dataclasses.replace(parts, prior=prior, fitted_parts=("train",))
-        validation = validation_of(
-            pert_data, self.options.monitored, prior, mask_target=parts.config.mask_target
-        )
+        validation = validation_of(pert_data, self.options.monitored, prior, mask_target=parts.config.mask_target)
         scores, prior_U = validation.of_prior()
         if fitted is not None:
             metric = validation.monitor.name
@@ -243,9 +227,7 @@ class Fit:
             return
         kept = copy.deepcopy(network)
         kept.load_state_dict(self.run.best_state)
-        share = share_fitted(
-            kept, self.pert_data, None if fitted is None else prior_rows(self.pert_data, fitted)
-        )
+        share = share_fitted(kept, self.pert_data, None if fitted is None else prior_rows(self.pert_data, fitted))
         if share is not None and share < FITTED_SHARE and self.worker.rank == 0:
             logger.warning(
                 "the network that is kept (epoch %s) predicts %.2f of the measured changes of its own training "
@@ -258,9 +240,7 @@ class Fit:
         mean_G = train_mean(self.pert_data)
         slope = validation.slope_of(kept, mean_G)
         self.run.best_state = drawn_to(self.run.best_state, mean_G, slope)
-        self.parts = dataclasses.replace(
-            self.parts, provenance={**self.parts.provenance, "slope_of_network": slope}
-        )
+        self.parts = dataclasses.replace(self.parts, provenance={**self.parts.provenance, "slope_of_network": slope})
         self._log(f"predictions are drawn to the train mean: {slope:.2f} of their deviation remains")
 
     def _use_weight(self, choice: NetworkWeight) -> None:
@@ -307,15 +287,11 @@ def _line_on_head(head: TrainedHead) -> str:
     if head.why is not None:
         return f"correction network skipped: {head.why}"
     words = {"single": "singles", "several": "combinations"}
-    weights = [
-        f"{weight.weight:.2g} for {words[kind]}" for kind, weight in head.weights.items() if weight.weight
-    ]
+    weights = [f"{weight.weight:.2g} for {words[kind]}" for kind, weight in head.weights.items() if weight.weight]
     if not weights:
         return "correction network skipped: no gain on held-out training conditions"
     skipped = [words[kind] for kind, weight in head.weights.items() if not weight.weight]
-    return "; ".join(
-        [f"correction network: weight {', '.join(weights)}", *(f"skipped for {one}" for one in skipped)]
-    )
+    return "; ".join([f"correction network: weight {', '.join(weights)}", *(f"skipped for {one}" for one in skipped)])
 
 
 def trains_network(options: TrainOptions, config: ModelConfig) -> bool:

@@ -34,13 +34,7 @@ from gears.priors._fit import FittedPrior
 from gears.priors._head import LIMIT, NAMES, Head, strata
 from gears.priors._prior import GenePrior
 from gears.priors._process import mean_of_others
-from gears.priors._source import (
-    InnerPredictions,
-    even_folds,
-    inner_predictions,
-    means_without,
-    perturbed_conditions,
-)
+from gears.priors._source import InnerPredictions, even_folds, inner_predictions, means_without, perturbed_conditions
 from gears.training._batches import ConditionBatch, ConditionLoader, moved
 from gears.training._schedules import Adam, Horizon, learning_rate
 from gears.training._trainer import TrainingEngine
@@ -162,9 +156,7 @@ def train_head(
     fold_C = even_folds(inner.sets, inner.group_C, N_FOLDS, _FOLD_SEED)
     centre_F, spread_F = _moments(inner)
     head = SharedHead(centre_F, spread_F, N_FOLDS + 1, limit=LIMIT)
-    task = HeadTask(
-        inner, residual_CG / size, weight_CG, kept_conditions(fold_C), device, DTYPES[options.dtype]
-    )
+    task = HeadTask(inner, residual_CG / size, weight_CG, kept_conditions(fold_C), device, DTYPES[options.dtype])
     stopped = _stopped_in_training(head, task, options, rank, world_size, distributed=distributed)
     if stopped is not None:
         return TrainedHead(fitted, stopped=stopped)
@@ -173,8 +165,7 @@ def train_head(
     unseen_CG[targets_CG] = 0.0
     kinds = strata(inner.sets)
     weights = {
-        kind: earned_weight(truth, inner.changes.change_UG, unseen_CG, weight_CG, rows)
-        for kind, rows in kinds.items()
+        kind: earned_weight(truth, inner.changes.change_UG, unseen_CG, weight_CG, rows) for kind, rows in kinds.items()
     }
     report = {**prior.report, "head": {kind: weight.report() for kind, weight in weights.items()}}
     prior = dataclasses.replace(prior, report=report)
@@ -253,9 +244,7 @@ def _stopped_in_training(
     head: SharedHead, task: HeadTask, options: TrainOptions, rank: int, world_size: int, *, distributed: bool
 ) -> str | None:
     """Train all members in place; who was asked to stop before the end, or None."""
-    loader = ConditionLoader(
-        np.arange(len(task.inner.sets)), PER_STEP, least=STEPS, rank=rank, world_size=world_size
-    )
+    loader = ConditionLoader(np.arange(len(task.inner.sets)), PER_STEP, least=STEPS, rank=rank, world_size=world_size)
     head.to(task.device, task.dtype)
     epochs = min(EPOCHS, -(-MOST_STEPS // len(loader)))
     engine = TrainingEngine(
@@ -313,9 +302,7 @@ class TrainingTruth:
         Their sum over genes is the error as a share of that of the mean of the other conditions, over all genes and
         over genes by evidence: the head is trained on what it is judged by.
         """
-        square_CG = self._joined(
-            [(truth.delta_UG - mean_of_others(truth.delta_UG)) ** 2 for truth, _ in self.parts]
-        )
+        square_CG = self._joined([(truth.delta_UG - mean_of_others(truth.delta_UG)) ** 2 for truth, _ in self.parts])
         evidence_CG = self._joined([truth.evidence_UG for truth, _ in self.parts])
         total_C1 = square_CG.sum(axis=1, keepdims=True)
         by_evidence_C1 = (evidence_CG * square_CG).sum(axis=1, keepdims=True)
@@ -328,9 +315,7 @@ class TrainingTruth:
         """The metrics :data:`JUDGED` of predicted changes, each so that higher is better, (C, 4); 0 where undefined."""
         sign_4 = [1 if get_metric(name).higher_is_better else -1 for name in JUDGED]
         values = [
-            condition_metrics(
-                clipped(truth.control_mean_G + change_CG[rows], self.clip, False), truth, JUDGED
-            )
+            condition_metrics(clipped(truth.control_mean_G + change_CG[rows], self.clip, False), truth, JUDGED)
             for truth, rows in self.parts
         ]
         return np.nan_to_num(self._joined(values) * sign_4)

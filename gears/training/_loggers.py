@@ -218,8 +218,7 @@ class TensorBoard:
 
         assert self._setup.folder is not None
         writer = SummaryWriter(  # hides the records of a killed run after its last checkpoint
-            str(self._setup.folder / "tensorboard"),
-            purge_step=self._setup.logged + 1 if self._setup.logged else None,
+            str(self._setup.folder / "tensorboard"), purge_step=self._setup.logged + 1 if self._setup.logged else None
         )
         writer.add_text("options", f"```\n{json.dumps(dict(self._setup.config), indent=1, default=str)}\n```")
         return writer

@@ -46,12 +46,7 @@ def options_of_any_model(values: Mapping[str, Any]) -> TrainOptions:
 
 
 def warn_without_effect(
-    options: TrainOptions,
-    device: torch.device,
-    reducer: Reducer,
-    steps: int | None = None,
-    *,
-    validated: bool = True,
+    options: TrainOptions, device: torch.device, reducer: Reducer, steps: int | None = None, *, validated: bool = True
 ) -> None:
     """Warn about options that have no effect in a run of so many steps, with validation conditions or without."""
     facts = {"device_type": device.type, "world_size": reducer.world_size, "steps": steps}

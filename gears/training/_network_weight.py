@@ -57,11 +57,7 @@ class NetworkWeight:
 
 
 def choose_network_weight(
-    scores_EKU: Sequence[np.ndarray],
-    prior_U: np.ndarray,
-    *,
-    lower_is_better: bool,
-    kept: int | None = None,
+    scores_EKU: Sequence[np.ndarray], prior_U: np.ndarray, *, lower_is_better: bool, kept: int | None = None
 ) -> NetworkWeight:
     """Weight of the network at the epoch that is kept; 0 unless its gain over the prior is significant.
 

@@ -77,9 +77,7 @@ class StepRecords:
         """The same with the loss itself, in a tensor of its own."""
         return torch.cat([loss.view(1).to(self.message_3.dtype), self.message_3[1:]])
 
-    def add(
-        self, loss: Tensor, gradients: Sequence[Tensor], averaged: Tensor | None, *, scaled: bool
-    ) -> None:
+    def add(self, loss: Tensor, gradients: Sequence[Tensor], averaged: Tensor | None, *, scaled: bool) -> None:
         """Record a step's loss, and whether it and all gradients are finite, on the device.
 
         `averaged` are gradients and messages over all workers, where there are several. Under float16 scaling

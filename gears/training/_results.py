@@ -128,9 +128,7 @@ class TrainResult:
         else:
             conditions = "training and validation" if self.refitted else "training"
             predictions = f"the prior, fitted to {conditions} conditions"
-        stages = ", ".join(
-            f"{name} {seconds:.1f}" for name, seconds in self.seconds.items() if seconds >= 0.05
-        )
+        stages = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.seconds.items() if seconds >= 0.05)
         facts = {
             "predictions": predictions,
             "epochs": epochs,

@@ -98,9 +98,7 @@ class Run:
         dtype = DTYPES[options.dtype]
         network.to(device, dtype)
         network.most_kept = _most_kept(options, device)  # after the weights, before the tables
-        rate = learning_rate(
-            options.schedule, self.horizon, warmup_steps=options.warmup_steps, eta_min=options.eta_min
-        )
+        rate = learning_rate(options.schedule, self.horizon, warmup_steps=options.warmup_steps, eta_min=options.eta_min)
         rising = rising_epochs(rate, self.horizon)
         self.rule = None
         if options.early_stopping is not None and validation.n_conditions:
@@ -248,11 +246,7 @@ class Run:
     def _note(self, record: dict[str, Any]) -> str:
         """Loss and validation for the bar."""
         note = f"epoch {record['epoch']}, loss {record['train_loss']:.4g}"
-        return (
-            f"{note}, {self.task.metric} {record[self.task.metric]:.4g}"
-            if self.task.metric in record
-            else note
-        )
+        return f"{note}, {self.task.metric} {record[self.task.metric]:.4g}" if self.task.metric in record else note
 
     def _who_stopped(self) -> str:
         """Who was stopped, by which signal and when, and the checkpoint, which is written here."""
@@ -285,15 +279,10 @@ class Run:
             candidates = evaluated[-len(scores_EKU) :]
             if reason is None and self._keeps_last(scores_EKU):
                 if best_epoch != candidates[-1] and engine.is_main and self.options.verbose:
-                    logger.info(
-                        "the last epoch is kept: epoch %s is not better beyond chance",
-                        best_epoch,
-                    )
+                    logger.info("the last epoch is kept: epoch %s is not better beyond chance", best_epoch)
                 best_epoch, best_state = candidates[-1], plain_state(engine.evaluated_model)
             kept = candidates.index(best_epoch)
-        return RunResult(
-            progress.history, best_epoch, best_state, stopped, reason, scores_EKU, self.devices, kept
-        )
+        return RunResult(progress.history, best_epoch, best_state, stopped, reason, scores_EKU, self.devices, kept)
 
     def _keeps_last(self, scores_EKU: list[np.ndarray]) -> bool:
         """Whether the last epoch is kept, by its scores at the network weight with the best mean."""

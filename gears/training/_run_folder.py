@@ -129,9 +129,7 @@ class RunFolder:
             checkpoints.restore(engine, content, restore_random=False)
             self._continue_from(engine, file, content["metadata"].get("epochs"))
             return True
-        logger.warning(
-            "no readable checkpoint under %s: starting from the beginning", self.path / CHECKPOINTS
-        )
+        logger.warning("no readable checkpoint under %s: starting from the beginning", self.path / CHECKPOINTS)
         return False
 
     def _continue_from(self, engine: TrainingEngine, file: Path, planned: int | None) -> None:
@@ -218,10 +216,7 @@ class RunFolder:
 def run_facts(options: TrainOptions, per_step: int | None, world_size: int) -> dict[str, Any]:
     """Values that must stay the same on resume; `per_step`: cells or conditions of a micro-batch over all workers."""
     assert options.lr is not None
-    return options.fixed() | {
-        "learning rate": scaled_lr(options.lr, options.lr_scaling, world_size),
-        BATCH: per_step,
-    }
+    return options.fixed() | {"learning rate": scaled_lr(options.lr, options.lr_scaling, world_size), BATCH: per_step}
 
 
 def check_facts(here: Mapping[str, Any], there: Mapping[str, Any], where: str) -> None:
@@ -232,9 +227,7 @@ def check_facts(here: Mapping[str, Any], there: Mapping[str, Any], where: str) -
         for name in here
         if name in there and name not in unknown and there[name] != here[name]
     ]
-    _raise_if_different(
-        differing, where, "give the same options, or train into another folder or without resume"
-    )
+    _raise_if_different(differing, where, "give the same options, or train into another folder or without resume")
 
 
 def check_parts(here: ModelParts, there: ModelParts, where: str) -> None:
@@ -259,9 +252,7 @@ def check_same_step(epoch: int, step: int, reducer: Reducer, device: torch.devic
     """Raise RuntimeError unless all workers continue at the same step: the folder must be shared by all machines."""
     positions = reducer.gather(torch.tensor([epoch, step], dtype=torch.int64, device=device)).tolist()
     if any(position != positions[0] for position in positions):
-        listing = ", ".join(
-            f"rank {rank}: epoch {int(e)} step {int(s)}" for rank, (e, s) in enumerate(positions)
-        )
+        listing = ", ".join(f"rank {rank}: epoch {int(e)} step {int(s)}" for rank, (e, s) in enumerate(positions))
         msg = f"the workers found different checkpoints ({listing}); save_path must be storage that all machines share"
         raise RuntimeError(msg)
 

@@ -107,9 +107,7 @@ def _bare(function: Callable[..., Any]) -> Callable[..., Any]:
 
 _step = _bare(torch.optim.Adam.step)
 _ASKS_OF_GRAPHS = ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
-_asks_of_graphs = next(
-    getattr(torch.optim.Adam, name) for name in _ASKS_OF_GRAPHS if hasattr(torch.optim.Adam, name)
-)
+_asks_of_graphs = next(getattr(torch.optim.Adam, name) for name in _ASKS_OF_GRAPHS if hasattr(torch.optim.Adam, name))
 
 
 class Adam(torch.optim.Adam):

@@ -65,9 +65,7 @@ class ConditionTables:
         """From the node list of each condition (empty for the control) and numpy tables."""
         lengths = [len(members) for members in nodes]
         first = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-        flat = np.fromiter(
-            (node for members in nodes for node in members), dtype=np.int64, count=int(first[-1])
-        )
+        flat = np.fromiter((node for members in nodes for node in members), dtype=np.int64, count=int(first[-1]))
         return cls(
             first,
             flat,
@@ -77,9 +75,7 @@ class ConditionTables:
             tuple(names),
             _numbers(contexts_of(nodes)),
             _numbers(kinds_of(nodes)),
-            None
-            if control_mean_BG is None
-            else torch.from_numpy(np.array(control_mean_BG)).to(device, dtype),
+            None if control_mean_BG is None else torch.from_numpy(np.array(control_mean_BG)).to(device, dtype),
             None if cell_batch is None else cell_batch.astype(np.int64),
         )
 
@@ -113,9 +109,7 @@ def _numbers(numbers_C: np.ndarray) -> np.ndarray | None:
     return numbers_C.astype(np.int64) if numbers_C.any() else None
 
 
-def evidence_weights(
-    delta_TG: np.ndarray, variance_G: np.ndarray, n_T: np.ndarray, n_C: np.ndarray
-) -> np.ndarray:
+def evidence_weights(delta_TG: np.ndarray, variance_G: np.ndarray, n_T: np.ndarray, n_C: np.ndarray) -> np.ndarray:
     """Weights by reliability: the share of an observed change's variance that is not sampling noise, (C, G) float32.
 
     With signal variance s (one for all genes, so that genes that respond count as much as they respond) and
@@ -193,9 +187,7 @@ class Task(Protocol):
 
     def prepare_window(self, batches: Sequence[Any], reducer: Reducer) -> Any: ...
     def loss(self, model: nn.Module, batch: Any, window: Any, position: int) -> torch.Tensor: ...
-    def evaluate(
-        self, model: nn.Module, loader: Iterable[Any] | None, reducer: Reducer
-    ) -> dict[str, float]: ...
+    def evaluate(self, model: nn.Module, loader: Iterable[Any] | None, reducer: Reducer) -> dict[str, float]: ...
 
 
 class SupervisedTask:
@@ -281,9 +273,7 @@ class Objective(abc.ABC):
         division = batch.division(on_device, reducer)
         if division is not None:
             named["division"] = division
-        delta_UG, logvar_UG = model(
-            on_device["pert_row"], on_device["pert_node"], on_device["weight"], **named
-        )
+        delta_UG, logvar_UG = model(on_device["pert_row"], on_device["pert_node"], on_device["weight"], **named)
         return on_device, self.tables.change(delta_UG, on_device["ids_U"]), logvar_UG
 
     @abc.abstractmethod

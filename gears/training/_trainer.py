@@ -130,9 +130,7 @@ class TrainingEngine:
         **more: Any,
     ) -> None:
         self.options = modes.options_of_any_model(more) if options is None else options
-        self.early_stopping = (
-            EarlyStopping(early_stopping) if isinstance(early_stopping, int) else early_stopping
-        )
+        self.early_stopping = EarlyStopping(early_stopping) if isinstance(early_stopping, int) else early_stopping
         self.best_after, self.max_steps = best_after, max_steps
         self.device = torch.device(device.lower() if isinstance(device, str) else device)
         self.model = workers.unwrap(model).to(self.device)
@@ -310,10 +308,7 @@ class TrainingEngine:
         set_epoch(training.train_loader, progress.epoch)
         self.model.train()
         batches = windows(
-            training.train_loader,
-            self.options.accumulation_steps,
-            skip=progress.step,
-            skipped=self._restore_random,
+            training.train_loader, self.options.accumulation_steps, skip=progress.step, skipped=self._restore_random
         )
         for window in clock.timed(batches):
             if self.max_steps is not None and progress.total_steps >= self.max_steps:
@@ -374,9 +369,7 @@ class TrainingEngine:
         if self.ema is not None:
             self.ema.update_parameters(self.model)
 
-    def _backward(
-        self, training: Training, called: nn.Module, window: Sequence[Any], reducer: Reducer
-    ) -> Tensor:
+    def _backward(self, training: Training, called: nn.Module, window: Sequence[Any], reducer: Reducer) -> Tensor:
         """Gradients of the window; its loss, which stays on the device, as float64."""
         options, task, records = self.options, training.task, training.records
         context, amp_dtype = task.prepare_window(window, reducer), AMP_DTYPES[options.amp_dtype]

@@ -131,9 +131,7 @@ class Validation:
     def _means(self, values_UM: np.ndarray) -> dict[str, float]:
         return {f"val_{name}": _mean(values_UM[:, column]) for column, name in enumerate(self.metrics)}
 
-    def _scored(
-        self, rows: np.ndarray, weight: float, network_RG: np.ndarray, metrics: Sequence[str]
-    ) -> np.ndarray:
+    def _scored(self, rows: np.ndarray, weight: float, network_RG: np.ndarray, metrics: Sequence[str]) -> np.ndarray:
         """Metrics of prior + weight x network for some conditions, (R, M)."""
         delta_RG = weight * network_RG
         if self.prior is not None:
@@ -199,9 +197,7 @@ def check_monitor(monitor: str) -> None:
     single = metric.scope == "condition" and not metric.needs_all and not metric.needs_sd
     if not single or metric.higher_is_better is None:
         names = ", ".join(DEFAULT_METRICS)
-        msg = (
-            f"monitor={monitor!r} does not score single conditions as better or worse; choose one of {names}"
-        )
+        msg = f"monitor={monitor!r} does not score single conditions as better or worse; choose one of {names}"
         raise ValueError(msg)
 
 
@@ -218,9 +214,7 @@ def train_mean(pert_data: PertData) -> np.ndarray:
     return pert_data.screen.statistics.delta(ids).mean(axis=0)
 
 
-def share_fitted(
-    network: GEARSNetwork, pert_data: PertData, known_CG: np.ndarray | None = None
-) -> float | None:
+def share_fitted(network: GEARSNetwork, pert_data: PertData, known_CG: np.ndarray | None = None) -> float | None:
     """Slope of predicted on measured changes of training conditions, sampling noise of the measured ones taken off.
 
     Changes are deviations from their mean over conditions, of what is left beside `known_CG`, the known changes of all

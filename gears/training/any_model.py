@@ -96,9 +96,7 @@ def distributed_train_worker(
     check_replicas(engine.model, engine.reducer)  # initial weights that were drawn without a common seed
     optimizer = optimizer_fn(engine.model.parameters())
     training_set = _opened(train_dataset)
-    sampler: DistributedSampler = DistributedSampler(
-        training_set, world_size, rank, seed=seed, drop_last=True
-    )
+    sampler: DistributedSampler = DistributedSampler(training_set, world_size, rank, seed=seed, drop_last=True)
     loader = DataLoader(training_set, batch_size, sampler=sampler, drop_last=True, num_workers=num_workers)
     val_loader = None
     if val_dataset is not None:  # samples rank, rank + W, ...: without padding or repeats

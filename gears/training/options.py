@@ -10,18 +10,7 @@ from typing import Any, Self
 
 import torch
 
-from gears.core._options import (
-    Needs,
-    Options,
-    anything,
-    number,
-    one_of,
-    option,
-    options,
-    switch,
-    text,
-    whole,
-)
+from gears.core._options import Needs, Options, anything, number, one_of, option, options, switch, text, whole
 from gears.files._paths import user_path
 from gears.training._loggers import LOGGERS, check_loggers
 from gears.training._schedules import LR_SCALINGS, SCHEDULES
@@ -55,12 +44,8 @@ _WORKERS = Needs(lambda options, run: run.world_size > 1, "several workers")
 _SAVED = Needs(lambda options, run: options.save_path is not None, "save_path")
 _WANDB = Needs(lambda options, run: "wandb" in options.loggers, "loggers=['wandb']")
 _PRIOR = Needs(lambda options, run: options.prior is not None, "prior='auto'")
-_TF32 = Needs(
-    lambda options, run: run.device_type == "cuda" and options.dtype == "float32", "CUDA and dtype='float32'"
-)
-_FALLING = Needs(
-    lambda options, run: options.schedule in ("cosine", "one-cycle"), "schedule='cosine' or 'one-cycle'"
-)
+_TF32 = Needs(lambda options, run: run.device_type == "cuda" and options.dtype == "float32", "CUDA and dtype='float32'")
+_FALLING = Needs(lambda options, run: options.schedule in ("cosine", "one-cycle"), "schedule='cosine' or 'one-cycle'")
 _EMA = Needs(lambda options, run: options.use_ema, "use_ema=True")
 _VALIDATED = Needs(lambda options, run: run.validated, "a validation condition to score")
 _STOPPING = Needs(
@@ -188,10 +173,7 @@ class TrainOptions(Options):
             msg = "use_amp=True computes in half precision and dtype='float64' in double; omit one of them"
             raise ValueError(msg)
         if self.reproducible:
-            others = {
-                "compile=True": self.compile,
-                f"lr_scaling={self.lr_scaling!r}": self.lr_scaling != "none",
-            }
+            others = {"compile=True": self.compile, f"lr_scaling={self.lr_scaling!r}": self.lr_scaling != "none"}
             conflicts = [name for name, is_set in others.items() if is_set]
             if conflicts:
                 msg = f"reproducible=True cannot be used with {' and '.join(conflicts)}; omit reproducible or these"
@@ -225,9 +207,7 @@ class TrainOptions(Options):
             Batch size per worker of the caller's loader of cells, if there is one.
         """
         values: dict[str, Any] = {"eval_every": 1, "checkpoint_every": 1, "batch_size": loader_size}
-        values |= {
-            name: value for name, value in DEFAULTS[self.objective].items() if values.get(name) is None
-        }
+        values |= {name: value for name, value in DEFAULTS[self.objective].items() if values.get(name) is None}
         if self.steps is None:
             values["epochs"] = EPOCHS
         if self.save_path is None:  # an explicit value stays, so that it is reported to have no effect

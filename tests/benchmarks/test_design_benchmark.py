@@ -22,13 +22,7 @@ import levels
 @pytest.fixture(scope="module")
 def screen(tmp_path_factory: pytest.TempPathFactory) -> tuple[PertData, SimulatedTruth]:
     adata, truth = simulated_screen(
-        n_genes=60,
-        n_singles=14,
-        n_pairs=26,
-        cells_per_condition=40,
-        n_control=150,
-        interaction_share=0.0,
-        seed=6,
+        n_genes=60, n_singles=14, n_pairs=26, cells_per_condition=40, n_control=150, interaction_share=0.0, seed=6
     )
     data = PertData(tmp_path_factory.mktemp("replay"), default_pert_graph=False)
     data.new_data_process("screen", adata)

@@ -56,31 +56,18 @@ def test_small_form(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert text in capsys.readouterr().out
 
 
-def test_the_list_names_every_job_and_options_are_those_of_its_function(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_list_names_every_job_and_options_are_those_of_its_function(capsys: pytest.CaptureFixture[str]) -> None:
     run.main(["--list"])
     out = capsys.readouterr().out
     assert all(f"| {name} | " in out for name in run.JOBS)
-    given = vars(
-        run.parser_of("scale", run.JOBS["scale"]).parse_args(["--sizes", "10", "20", "--epochs", "3"])
-    )
+    given = vars(run.parser_of("scale", run.JOBS["scale"]).parse_args(["--sizes", "10", "20", "--epochs", "3"]))
     assert given == {"axes": ("cells",), "sizes": [10, 20], "epochs": 3, "scratch": None, "small": False}
     with pytest.raises(SystemExit, match="no benchmark 'scala'"):
         run.main(["scala"])
 
 
 def test_a_recorded_command_names_no_folder_of_the_machine() -> None:
-    words = [
-        "accuracy",
-        "--data",
-        "/home/x/data",
-        "--output=/tmp/y",
-        "--screen",
-        "../z.h5ad",
-        "--kinds",
-        "no signal",
-    ]
+    words = ["accuracy", "--data", "/home/x/data", "--output=/tmp/y", "--screen", "../z.h5ad", "--kinds", "no signal"]
     shown = "accuracy --data FOLDER --output=FOLDER --screen FOLDER --kinds"
     assert measuring.command(words) == f'python benchmarks/run.py {shown} "no signal"'
     inside = str(FOLDER / "results")
@@ -99,9 +86,7 @@ def test_measurement_counts_work_and_leaves_pauses_out() -> None:
             work()
             work()
     assert 0.04 <= block.figures["cpu_s"] < 0.1
-    code = (
-        "import time\nx = bytes(range(256)) * 400_000\nwhile time.process_time() < 0.2: pass\ntime.sleep(0.2)"
-    )
+    code = "import time\nx = bytes(range(256)) * 400_000\nwhile time.process_time() < 0.2: pass\ntime.sleep(0.2)"
     with measuring.Measurement() as block:
         held = bytearray(60 * 2**20)
         subprocess.run([sys.executable, "-I", "-c", code], check=True)
@@ -113,9 +98,7 @@ def test_measurement_counts_work_and_leaves_pauses_out() -> None:
 
 def test_a_side_answers_and_raises(tmp_path: Path) -> None:
     script = tmp_path / "echo.py"
-    script.write_text(
-        "def twice(x):\n    print('noise'); return 2 * x\ndef fail():\n    raise ValueError('no')\n"
-    )
+    script.write_text("def twice(x):\n    print('noise'); return 2 * x\ndef fail():\n    raise ValueError('no')\n")
     with measuring.Side(script, tmp_path) as echo:
         assert echo.ask("twice", x=21) == 42
         with pytest.raises(RuntimeError, match="ValueError: no"):
@@ -142,10 +125,7 @@ def test_comparison_with_cell_gears_reports_ratios(tmp_path: Path) -> None:
         return {"cpu_s": cpu, "peak_mb": 100 * cpu, **more}
 
     startup = {"versions": {"python": "3.11"}}
-    curve = [
-        {"epoch": 1, "cpu_s": 5.0, "mse_top20_de": 0.3},
-        {"epoch": 2, "cpu_s": 10.0, "mse_top20_de": 0.2},
-    ]
+    curve = [{"epoch": 1, "cpu_s": 5.0, "mse_top20_de": 0.3}, {"epoch": 2, "cpu_s": 10.0, "mse_top20_de": 0.2}]
     soon = [{"epoch": 1, "cpu_s": 0.5, "mse_top20_de": 0.15}]
     record = {
         "size": "small",
@@ -182,13 +162,7 @@ def test_accuracy_is_averaged_over_the_conditions_of_all_screens_of_a_kind() -> 
 
     values = {("0", "A+ctrl"): 1.0, ("0", "B+ctrl"): 2.0, ("1", "A+ctrl"): 6.0}
     rows = [
-        {
-            "screen_seed": seed,
-            "condition": condition,
-            "method": method,
-            "metric": "mse_top20_de",
-            "value": value,
-        }
+        {"screen_seed": seed, "condition": condition, "method": method, "metric": "mse_top20_de", "value": value}
         for (seed, condition), mean in values.items()
         for method, scale in (("prior", 1), ("no_change", 2))
         for value in (scale * mean - 0.5, scale * mean + 0.5)

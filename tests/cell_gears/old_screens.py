@@ -23,9 +23,7 @@ SYMBOLS = [
 def renamed(adata: AnnData) -> AnnData:
     """The toy screen with real gene symbols."""
     new = dict(zip(adata.var["gene_name"], SYMBOLS, strict=True)) | {"ctrl": "ctrl"}
-    labels = [
-        "+".join(new[token] for token in label.split("+")) for label in adata.obs["condition"].astype(str)
-    ]
+    labels = ["+".join(new[token] for token in label.split("+")) for label in adata.obs["condition"].astype(str)]
     adata.obs["condition"] = labels
     adata.var["gene_name"] = SYMBOLS
     return adata

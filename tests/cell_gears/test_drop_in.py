@@ -122,9 +122,7 @@ def test_the_screen_has_the_published_attributes(pert_data):
     assert set(pert_data.ctrl_adata.obs["condition"]) == {"ctrl"}
     assert pert_data.gene_names.values.tolist() == SYMBOLS
     assert pert_data.node_map == {gene: i for i, gene in enumerate(SYMBOLS)}
-    assert [pert_data.node_map_pert[gene] for gene in pert_data.pert_names] == list(
-        range(len(pert_data.pert_names))
-    )
+    assert [pert_data.node_map_pert[gene] for gene in pert_data.pert_names] == list(range(len(pert_data.pert_names)))
     assert pert_data.get_pert_idx("CNN1+CBL") == [pert_data.node_map_pert[gene] for gene in ("CNN1", "CBL")]
     assert pert_data.get_pert_idx("ctrl") == [-1]
 
@@ -147,9 +145,7 @@ def test_set2conditions_and_subgroup(pert_data):
     assert "ctrl" in pert_data.set2conditions["train"]
     groups = pert_data.subgroup["test_subgroup"]
     assert set(groups) == {"combo_seen0", "combo_seen1", "combo_seen2", "unseen_single"}
-    assert sorted(label for labels in groups.values() for label in labels) == sorted(
-        pert_data.set2conditions["test"]
-    )
+    assert sorted(label for labels in groups.values() for label in labels) == sorted(pert_data.set2conditions["test"])
     assert pert_data.split == "simulation"
     assert f"{pert_data.split}_{pert_data.seed}_{pert_data.train_gene_set_size}" == "simulation_1_0.75"
 
@@ -158,24 +154,13 @@ def test_the_model_has_the_published_attributes(model, pert_data):
     assert model.pert_list == pert_data.pert_names.tolist()
     assert model.gene_list == SYMBOLS
     assert (model.num_genes, model.num_perts) == (30, len(pert_data.pert_names))
-    for name in [
-        "adata",
-        "dataloader",
-        "node_map",
-        "node_map_pert",
-        "set2conditions",
-        "subgroup",
-        "split",
-        "seed",
-    ]:
+    for name in ["adata", "dataloader", "node_map", "node_map_pert", "set2conditions", "subgroup", "split", "seed"]:
         assert getattr(model, name) is getattr(pert_data, name)
     assert (model.dataset_name, model.default_pert_graph) == ("norman-prepared", True)
     control = np.asarray(pert_data.ctrl_adata.X.mean(axis=0)).ravel()
     np.testing.assert_allclose(model.ctrl_expression.numpy(), control, rtol=1e-6)
     name = "cellA_FEV+ctrl_1+1"
-    np.testing.assert_array_equal(
-        model.dict_filter["FEV+ctrl"], pert_data.adata.uns["non_zeros_gene_idx"][name]
-    )
+    np.testing.assert_array_equal(model.dict_filter["FEV+ctrl"], pert_data.adata.uns["non_zeros_gene_idx"][name])
     assert all(model.gene_list[column] == model.pert_list[node] for node, column in model.pert2gene.items())
     assert len(model.pert2gene) == 30
     assert model.config["hidden_size"] == 64
@@ -349,10 +334,7 @@ def test_parts_of_ones_own_are_assigned(pert_data):
     assert {label for batch in data.dataloader["test_loader"] for label in batch.pert} == set(labels[11:])
     data.set2conditions["val"].append(data.set2conditions["test"].pop())
     data.get_dataloader(batch_size=32)
-    assert {label for batch in data.dataloader["val_loader"] for label in batch.pert} == {
-        *labels[9:11],
-        labels[-1],
-    }
+    assert {label for batch in data.dataloader["val_loader"] for label in batch.pert} == {*labels[9:11], labels[-1]}
     with pytest.raises(ValueError, match="did you mean 'FEV"):
         data.set2conditions = set2conditions | {"val": ["FEW+ctrl"]}
     with pytest.raises(ValueError, match="prepare_split"):

@@ -47,9 +47,7 @@ def old(tmp_path, toy_adata, toy_go):
 
 
 def files(folder: Path) -> dict[str, int]:
-    return {
-        str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()
-    }
+    return {str(path.relative_to(folder)): path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_folder_is_taken_over(old):
@@ -87,9 +85,7 @@ def test_twins_of_a_published_split_are_put_together(old, toy_adata, caplog):
 def test_what_is_missing_is_named(old):
     with pytest.raises(FileNotFoundError, match=r"no norman/perturb_processed\.h5ad"):
         load_cell_gears_folder(old, "norman")
-    with pytest.raises(
-        FileNotFoundError, match=r"simulation_3_0.75.pkl \(there are: toy_simulation_1_0.75.pkl"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"simulation_3_0.75.pkl \(there are: toy_simulation_1_0.75.pkl"):
         load_cell_gears_folder(old, "toy", split="simulation", seed=3)
     odd = PARTS | {"test": ["GX09+ctrl"]}
     (old / "toy" / "splits" / "toy_simulation_1_0.75.pkl").write_bytes(pickle.dumps(odd))

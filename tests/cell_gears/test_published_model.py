@@ -42,18 +42,12 @@ def test_predictions_are_those_of_cell_gears_but_for_the_first_cell_of_a_batch(n
     for label in asked:
         change_NG = expected[f"pred/{label}"] - expected[f"x/{label}"]
         assert len(change_NG) == 6
-        np.testing.assert_allclose(
-            change_NG[1:], np.tile(predictions.delta(label), (5, 1)), rtol=0, atol=2e-6
-        )
+        np.testing.assert_allclose(change_NG[1:], np.tile(predictions.delta(label), (5, 1)), rtol=0, atol=2e-6)
         assert np.abs(change_NG[0] - predictions.delta(label)).max() > 1e-3  # the co-expression messages
         if name == "uncertain":
             logvar_G = 2 * np.log(predictions.cell_sd[asked.index(label)])
-            np.testing.assert_allclose(
-                expected[f"logvar/{label}"][1:], np.tile(logvar_G, (5, 1)), rtol=0, atol=2e-6
-            )
-    np.testing.assert_allclose(
-        predictions["G00"], np.linspace(0, 2, 12) + predictions.delta("G00"), atol=1e-12
-    )
+            np.testing.assert_allclose(expected[f"logvar/{label}"][1:], np.tile(logvar_G, (5, 1)), rtol=0, atol=2e-6)
+    np.testing.assert_allclose(predictions["G00"], np.linspace(0, 2, 12) + predictions.delta("G00"), atol=1e-12)
 
 
 def test_a_converted_model_needs_no_names_any_more(tmp_path):
@@ -62,9 +56,7 @@ def test_a_converted_model_needs_no_names_any_more(tmp_path):
     again = GEARS.from_pretrained(tmp_path / "converted", device="cpu")
     assert again.config == model.config
     assert again.config["uncertainty_kind"] == "gears"
-    np.testing.assert_array_equal(
-        again.predict(["P0"], clip=False)["P0"], model.predict(["P0"], clip=False)["P0"]
-    )
+    np.testing.assert_array_equal(again.predict(["P0"], clip=False)["P0"], model.predict(["P0"], clip=False)["P0"])
 
 
 def test_names_are_needed_and_their_numbers_checked(tmp_path):
@@ -72,9 +64,7 @@ def test_names_are_needed_and_their_numbers_checked(tmp_path):
         load_cell_gears_model(FOLDER / "plain", pert_names=PERTS)
     with pytest.raises(ValueError, match=r"has 12 measured genes, gene_names holds 11"):
         loaded("plain", gene_names=GENES[1:])
-    with pytest.raises(
-        ValueError, match=r"has 7 perturbable genes, pert_names holds 8; .*load_cell_gears_folder"
-    ):
+    with pytest.raises(ValueError, match=r"has 7 perturbable genes, pert_names holds 8; .*load_cell_gears_folder"):
         loaded("plain", pert_names=[*PERTS, "P3"])
     with pytest.raises(ValueError, match=r"has 12 measured genes, control_mean holds 3"):
         loaded("plain", control_mean=np.zeros(3))
@@ -153,9 +143,7 @@ def test_a_crafted_config_is_refused_and_runs_nothing(tmp_path, kind):
     folder, target = tmp_path / "model", tmp_path / "owned"
     shutil.copytree(FOLDER / "plain", folder)
     (folder / "config.pkl").write_bytes(pickle.dumps({"hidden_size": 8, "G_go": crafted(kind, target)}))
-    with pytest.raises(
-        ValueError, match=r"config\.pkl cannot be read as .*(it refers to|a pickle inside it)"
-    ):
+    with pytest.raises(ValueError, match=r"config\.pkl cannot be read as .*(it refers to|a pickle inside it)"):
         read_published(folder, GENES, PERTS, np.zeros(12))
     assert not target.exists()
 

@@ -100,9 +100,7 @@ def table() -> str:
 def with_table(page: str, name: str, rows: str) -> str:
     """A page with a table between its marks."""
     marks = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-    return re.sub(
-        f"{marks[0]}.*?{marks[1]}", lambda _: "\n".join([marks[0], rows, marks[1]]), page, flags=re.DOTALL
-    )
+    return re.sub(f"{marks[0]}.*?{marks[1]}", lambda _: "\n".join([marks[0], rows, marks[1]]), page, flags=re.DOTALL)
 
 
 def test_the_page_has_the_table_of_these_scripts():

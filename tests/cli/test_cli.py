@@ -61,9 +61,7 @@ def test_help_shows_commands_and_examples_without_heavy_imports(tmp_path: Path) 
         "heavy = {'torch', 'scanpy', 'anndata', 'pandas', 'jsonargparse'} & set(sys.modules)\n"
         "sys.exit(f'imported {heavy}' if heavy else code)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", check], capture_output=True, text=True, timeout=60, cwd=tmp_path
-    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for word in ("train", "predict", "simulate", "examples:", "--gpu-ids", "Exit codes"):
         assert word in done.stdout
@@ -150,28 +148,18 @@ def test_several_problems_are_a_line_each(capsys: pytest.CaptureFixture[str]) ->
     [
         (["power"], "DATA is missing; usage: gears power DATA [options]"),
         (["predict"], "MODEL is missing; usage: gears predict MODEL [GENES ...] [options]"),
-        (
-            ["inspect", "a.h5ad", "b.h5ad"],
-            "there is nothing to do with 'b.h5ad'; usage: gears inspect FILE [options]",
-        ),
+        (["inspect", "a.h5ad", "b.h5ad"], "there is nothing to do with 'b.h5ad'; usage: gears inspect FILE [options]"),
         (["train", "a.h5ad", "--epochs"], "--epochs needs a value; it is a whole number of at least 0"),
         (["predict", "m", "--top", "x"], "--top must be a whole number, got 'x'"),
         (["predict", "m", "--all-pairs=1"], "--all-pairs takes no value, got '1'"),
-        (
-            ["train", "a.h5ad", "--xyz", "1"],
-            "unknown option --xyz; `gears train --help-all` lists the options",
-        ),
+        (["train", "a.h5ad", "--xyz", "1"], "unknown option --xyz; `gears train --help-all` lists the options"),
     ],
 )
-def test_errors_of_the_parser_are_sentences(
-    capsys: pytest.CaptureFixture[str], words: list[str], message: str
-) -> None:
+def test_errors_of_the_parser_are_sentences(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
     assert refused(capsys, *words) == f"gears {words[0]}: error: {message}\n"
 
 
-def test_errors_of_a_file_of_options_are_sentences(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_errors_of_a_file_of_options_are_sentences(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     def of(text: str) -> str:
         (tmp_path / "run.yaml").write_text(text)
         return refused(capsys, "train", "--config", tmp_path / "run.yaml", "--save-path", "m")
@@ -187,15 +175,7 @@ def test_errors_of_a_file_of_options_are_sentences(
 def test_lists_are_words_with_commas() -> None:
     parser = parser_of("train")
     options = parser.parse(
-        [
-            "a.h5ad",
-            "--control-shares",
-            "0.8,0.1,0.1",
-            "--loggers=wandb",
-            "--ctrl-label",
-            "[NT, safe]",
-            "--quiet",
-        ]
+        ["a.h5ad", "--control-shares", "0.8,0.1,0.1", "--loggers=wandb", "--ctrl-label", "[NT, safe]", "--quiet"]
     )
     assert list(options.control_shares) == [0.8, 0.1, 0.1]
     assert list(options.loggers) == ["wandb"]
@@ -232,10 +212,7 @@ def test_doctor_says_what_each_way_to_train_costs_on_a_screen(small_data, capsys
 
 @pytest.mark.parametrize(
     "broken",
-    [
-        "raise OSError('libtorch_cpu.so: cannot open')",
-        "raise ModuleNotFoundError(\"No module named 'torch'\")",
-    ],
+    ["raise OSError('libtorch_cpu.so: cannot open')", "raise ModuleNotFoundError(\"No module named 'torch'\")"],
 )
 def test_doctor_and_inspect_work_without_torch(screen: Path, tmp_path: Path, broken: str) -> None:
     (tmp_path / "path" / "torch").mkdir(parents=True)
@@ -294,17 +271,13 @@ def test_bad_values_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert "ends in .h5ad" in refused(capsys, "simulate", tmp_path / "a.csv")
     assert "raise n_genes" in refused(capsys, "simulate", tmp_path / "a.h5ad", "--n-genes", 5)
     assert "--n-genes" in refused(capsys, "simulate", tmp_path / "a.h5ad", "--n-genes", "many")
-    assert "DATA is missing; usage: gears train DATA" in refused(
-        capsys, "train", "--save-path", tmp_path / "m"
-    )
+    assert "DATA is missing; usage: gears train DATA" in refused(capsys, "train", "--save-path", tmp_path / "m")
     assert "--save-path" in refused(capsys, "train", tmp_path)
     assert "--gpu-ids 0 2" in refused(capsys, "train", tmp_path, "--save-path", "m", "--gpu-ids", "x")
     assert "omit one of them" in refused(
         capsys, "train", tmp_path, "--save-path", "m", "--device", "cpu", "--gpu-ids", "0,1"
     )
-    assert "no file or folder" in refused(
-        capsys, "train", tmp_path / "no.h5ad", "--save-path", tmp_path / "m"
-    )
+    assert "no file or folder" in refused(capsys, "train", tmp_path / "no.h5ad", "--save-path", tmp_path / "m")
     assert ".csv, .h5ad, .zarr" in refused(capsys, "predict", tmp_path, "KLF1", "--output", "a.txt")
     assert "nothing to predict" in refused(capsys, "predict", tmp_path)
     assert "there is no folder" in refused(capsys, "predict", tmp_path / "none", "KLF1")
@@ -419,9 +392,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder / "model", "+".join(fresh.pert_list[:2])
 
 
-def test_predictions_are_written(
-    model: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_predictions_are_written(model: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from anndata import read_h5ad
 
     folder, pair = str(model[0]), model[1]
@@ -443,9 +414,7 @@ def test_top_genes_as_json(model: tuple[Path, str], capsys: pytest.CaptureFixtur
     assert set(records[0]) == {"condition", "rank", "gene", "delta", "expression", "informed_by"}
 
 
-def test_genes_says_what_can_be_predicted(
-    model: tuple[Path, str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_genes_says_what_can_be_predicted(model: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
     folder, first = str(model[0]), model[1].partition("+")[0]
     assert main(["genes", folder, "--json"]) == 0
     value = json.loads(capsys.readouterr().out)
@@ -463,9 +432,7 @@ def test_genes_says_what_can_be_predicted(
     assert f"did you mean {first!r}" in refused(capsys, "genes", folder, first + "X") or first in refused(
         capsys, "predict", folder, first + "X"
     )
-    assert "`gears genes MODEL` lists what can be predicted" in refused(
-        capsys, "predict", folder, first + "X"
-    )
+    assert "`gears genes MODEL` lists what can be predicted" in refused(capsys, "predict", folder, first + "X")
 
 
 def test_a_model_is_replaced_only_on_request(
@@ -505,9 +472,7 @@ def test_ctrl_c_ends_the_run_with_130(screen: Path, tmp_path: Path) -> None:
             run.kill()
     assert run.returncode == 130
     assert out == ""
-    assert err.endswith(
-        "gears train: interrupted; --resume continues from the last checkpoint, if one was written\n"
-    )
+    assert err.endswith("gears train: interrupted; --resume continues from the last checkpoint, if one was written\n")
     assert "Traceback" not in err
 
 
@@ -517,17 +482,7 @@ def test_a_warning_is_shown_once(screen: Path) -> None:
     gene = next(label for label in adata.obs["condition"] if label.endswith("+ctrl")).partition("+")[0]
     adata.obs["condition"] = adata.obs["condition"].astype(str).str.replace(gene, f"{gene}XY")
     adata.write_h5ad(screen)
-    options = [
-        "--save-path",
-        "model",
-        "--device",
-        "cpu",
-        "--n-gpus",
-        1,
-        "--epochs",
-        0,
-        "--no-default-pert-graph",
-    ]
+    options = ["--save-path", "model", "--device", "cpu", "--n-gpus", 1, "--epochs", 0, "--no-default-pert-graph"]
     told = gears("train", screen, *options, "--hidden-size", 4, folder=screen.parent).stderr
     assert told.count("not in the annotation") == 1
 

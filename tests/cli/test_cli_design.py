@@ -18,9 +18,7 @@ from gears.simulate import simulated_screen
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared screen and its prior."""
     folder = tmp_path_factory.mktemp("design_cli")
-    adata, _ = simulated_screen(
-        n_genes=40, n_singles=14, n_pairs=8, cells_per_condition=20, n_control=80, seed=2
-    )
+    adata, _ = simulated_screen(n_genes=40, n_singles=14, n_pairs=8, cells_per_condition=20, n_control=80, seed=2)
     data = PertData(folder, default_pert_graph=False)
     data.new_data_process("screen", adata)
     data.prepare_split("simulation", seed=1)
@@ -82,9 +80,7 @@ def test_all_pairs_are_those_of_the_genes_and_all_rows_are_written(folder, model
 def test_excluded_candidates_are_counted_by_reason(folder: Path, model: GEARS, capsys) -> None:
     trained = next(one for one in model.parts.fitted_conditions() if len(one) == 1)
     other = next(
-        name
-        for name in model.pert_list
-        if name not in {g for o in model.parts.fitted_conditions() for g in o.genes}
+        name for name in model.pert_list if name not in {g for o in model.parts.fitted_conditions() for g in o.genes}
     )
     assert main(["suggest", str(folder / "model"), "NOGENE", *trained.genes, other, "--quiet"]) == 0
     out = capsys.readouterr().out

@@ -52,20 +52,14 @@ def old(tmp_path: Path, toy_adata: AnnData) -> Path:
     dump = {
         "gene2go_all.pkl": {gene: {"T1", f"T{gene}"} for gene in [*PERTS, "FAR"]},
         "essential_all_data_pert_genes.pkl": np.array(PERTS, dtype=object),
-        "toy/splits/toy_simulation_1_0.75.pkl": {
-            "train": ["ctrl", "G00+ctrl"],
-            "val": [],
-            "test": ["G03+P2"],
-        },
+        "toy/splits/toy_simulation_1_0.75.pkl": {"train": ["ctrl", "G00+ctrl"], "val": [], "test": ["G03+P2"]},
     }
     for name, value in dump.items():
         (folder / name).write_bytes(pickle.dumps(value))
     return folder
 
 
-def test_prepare_writes_the_screen_once(
-    tmp_path: Path, toy_adata: AnnData, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prepare_writes_the_screen_once(tmp_path: Path, toy_adata: AnnData, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "mine.h5ad"
     toy_adata.write_h5ad(file)
     options = ["--work-dir", tmp_path / "work", "--no-default-pert-graph"]
@@ -97,9 +91,7 @@ def test_options_from_a_file_for_any_command(
     assert "fil" in refused(capsys, "prepare", "--config", config)
 
 
-def test_a_screen_of_cell_gears_is_converted(
-    tmp_path: Path, old: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_screen_of_cell_gears_is_converted(tmp_path: Path, old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--dataset (there are: toy)" in refused(capsys, "convert", old, tmp_path / "new")
     value = called(capsys, "convert", old, tmp_path / "new", "--dataset", "toy")
     assert value == {
@@ -111,9 +103,7 @@ def test_a_screen_of_cell_gears_is_converted(
     assert "no folder" in refused(capsys, "convert", tmp_path / "none", tmp_path / "new")
 
 
-def test_a_model_of_cell_gears_is_converted(
-    tmp_path: Path, old: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_of_cell_gears_is_converted(tmp_path: Path, old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = PUBLISHED / "plain"
     by_screen, by_names = tmp_path / "by_screen", tmp_path / "by_names"
     assert "--data and --dataset" in refused(capsys, "convert", source, by_screen)
@@ -146,14 +136,7 @@ def test_predictions_of_a_file_and_of_all_pairs(tmp_path: Path, capsys: pytest.C
     (tmp_path / "asked.txt").write_text("# mine\nG00\n\nP1+G03\n")
     common = ["--device", "cpu", "--output"]
     value = called(
-        capsys,
-        "predict",
-        tmp_path / "model",
-        "P2",
-        "--file",
-        tmp_path / "asked.txt",
-        *common,
-        tmp_path / "a.h5ad",
+        capsys, "predict", tmp_path / "model", "P2", "--file", tmp_path / "asked.txt", *common, tmp_path / "a.h5ad"
     )
     assert value == {"output": str(tmp_path / "a.h5ad"), "n_conditions": 3, "n_genes": 12}
     written = read_h5ad(tmp_path / "a.h5ad")
@@ -169,9 +152,7 @@ def test_predictions_of_a_file_and_of_all_pairs(tmp_path: Path, capsys: pytest.C
         capsys, "predict", tmp_path / "model", "--all-pairs", *common, tmp_path / "c.h5ad"
     )
     (tmp_path / "empty.txt").write_text("# nothing\n")
-    assert "no perturbation" in refused(
-        capsys, "predict", tmp_path / "model", "--file", tmp_path / "empty.txt"
-    )
+    assert "no perturbation" in refused(capsys, "predict", tmp_path / "model", "--file", tmp_path / "empty.txt")
 
 
 @pytest.mark.slow
@@ -199,9 +180,7 @@ def test_own_graphs_vectors_and_an_ontology(
     annotated = [f"{gene}\tGO:00000{term[1:]}" for gene in genes for term in sorted(toy_go[gene])]
     (tmp_path / "terms.tsv").write_text("\n".join(["gene\tterm", *annotated]) + "\n")
     stanzas = [f"[Term]\nid: GO:00000{t:02d}\nname: t{t}\nis_a: GO:0000099\n" for t in range(15)]
-    stanzas.append(
-        "[Term]\nid: GO:0000099\nname: all\nis_a: GO:0000100\n\n[Term]\nid: GO:0000100\nname: root\n"
-    )
+    stanzas.append("[Term]\nid: GO:0000099\nname: all\nis_a: GO:0000100\n\n[Term]\nid: GO:0000100\nname: root\n")
     (tmp_path / "terms.obo").write_text("format-version: 1.2\n\n" + "\n".join(stanzas))
     (tmp_path / "edges.tsv").write_text("source\ttarget\tweight\nGX05\tGX09\t0.75\n")
     vectors = pd.DataFrame(np.random.default_rng(0).normal(size=(30, 4)), index=pd.Index(genes, name="gene"))
@@ -217,10 +196,7 @@ def test_own_graphs_vectors_and_an_ontology(
     assert edges["GX05", "GX09"] == pytest.approx(0.75)
     assert "pert_embedding" in (tmp_path / "model" / "run.yaml").read_text()
     again = PertData(
-        tmp_path / "work",
-        gene2go=tmp_path / "terms.tsv",
-        obo=tmp_path / "terms.obo",
-        default_pert_graph=False,
+        tmp_path / "work", gene2go=tmp_path / "terms.tsv", obo=tmp_path / "terms.obo", default_pert_graph=False
     )
     again.load("mine")
     assert "GO:0000099" in again.annotation.terms

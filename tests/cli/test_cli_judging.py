@@ -16,9 +16,7 @@ from gears.simulate import simulated_screen
 def folder(tmp_path_factory) -> Path:
     """A screen as h5ad, the same prepared, and a model of it."""
     folder = tmp_path_factory.mktemp("judging_cli")
-    adata, _ = simulated_screen(
-        n_genes=40, n_singles=12, n_pairs=8, cells_per_condition=12, n_control=40, seed=2
-    )
+    adata, _ = simulated_screen(n_genes=40, n_singles=12, n_pairs=8, cells_per_condition=12, n_control=40, seed=2)
     adata.write_h5ad(folder / "screen.h5ad")
     data = PertData(folder / "data", default_pert_graph=False)
     data.load(data_path=folder / "screen.h5ad")
@@ -38,8 +36,8 @@ def called(capsys, *arguments: object) -> str:
 def test_evaluate_prints_the_table_and_writes_the_report(folder, tmp_path, capsys):
     report = tmp_path / "report"
     out = called(
-        capsys, "evaluate", folder / "model", folder / "data" / "screen", "--part", "test", "--n-split-half", 1, "--report", report,
-        "--metrics", "relative_error", "pearson_delta",
+        capsys, "evaluate", folder / "model", folder / "data" / "screen", "--part", "test", "--n-split-half", 1,
+        "--report", report, "--metrics", "relative_error", "pearson_delta",
     )  # fmt: skip
     assert "baseline" in out.splitlines()[0]
     assert "pearson_delta" in out
@@ -49,24 +47,14 @@ def test_evaluate_prints_the_table_and_writes_the_report(folder, tmp_path, capsy
     assert (report / "figures" / "top_de_1.svg").is_file()
 
     again = tmp_path / "again"
-    value = json.loads(
-        called(capsys, "report", report / "evaluation.csv", again, "--title", "Again", "--json")
-    )
+    value = json.loads(called(capsys, "report", report / "evaluation.csv", again, "--title", "Again", "--json"))
     assert value["page"] == str(again / "report.html")
     assert "<h1>Again</h1>" in (again / "report.html").read_text()
     assert value["verdicts"]["gears"] == out.splitlines()[0]
 
 
 def test_decisive_metrics_come_first_and_all_on_request(folder, capsys):
-    words = [
-        "compare",
-        folder / "data" / "screen",
-        "--baselines",
-        "additive",
-        "train_mean",
-        "--n-split-half",
-        0,
-    ]
+    words = ["compare", folder / "data" / "screen", "--baselines", "additive", "train_mean", "--n-split-half", 0]
     few, every = called(capsys, *words), called(capsys, *words, "--all-metrics")
     assert "\n9 further metrics: --all-metrics\n" in few
     assert "top20_de" not in few
@@ -110,16 +98,7 @@ def test_compare_trains_gears(folder, tmp_path, capsys):
     options = [
         "--gears", "moments", "--no-default-pert-graph", "--epochs", 1, "--hidden-size", 8, "--device", "cpu",
     ]  # fmt: skip
-    options += [
-        "--baselines",
-        "train_mean",
-        "--metrics",
-        "relative_error",
-        "--n-split-half",
-        0,
-        "--report",
-        tmp_path,
-    ]
+    options += ["--baselines", "train_mean", "--metrics", "relative_error", "--n-split-half", 0, "--report", tmp_path]
     out = called(capsys, "compare", folder / "data" / "screen", *options)
     assert "gears_moments" in out.splitlines()[0]
     assert (tmp_path / "evaluation.json").is_file()

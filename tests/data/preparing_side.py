@@ -20,9 +20,7 @@ def prepare_all(source: str, folder: str, seed: int) -> tuple[str, str, str]:
 
     screen = prepare_screen(read_screen(source), Path(folder) / "toy")
     split = prepare_split(screen, "simulation", seed=seed)
-    trained = np.flatnonzero(
-        np.isin(screen.cell_condition, [screen.id_of(c) for c in split.conditions("train")])
-    )
+    trained = np.flatnonzero(np.isin(screen.cell_condition, [screen.id_of(c) for c in split.conditions("train")]))
     graph = cached_graph(
         screen.folder / "graphs",
         {"split": split.hash, "screen": screen.content_hash},

@@ -36,8 +36,7 @@ def blocks(matrix: Any, make: Callable[[Any], Any] = lambda rows: rows) -> Array
     parts = [matrix[start : start + N_ROWS] for start in range(0, matrix.shape[0], N_ROWS)]
     meta = matrix[:0]
     arrays = [
-        da.from_delayed(dask.delayed(make)(part), shape=part.shape, dtype=part.dtype, meta=meta)
-        for part in parts
+        da.from_delayed(dask.delayed(make)(part), shape=part.shape, dtype=part.dtype, meta=meta) for part in parts
     ]
     return da.concatenate(arrays)
 
@@ -93,9 +92,7 @@ def test_few_blocks_at_a_time_on_the_active_scheduler(toy_adata, toy_screen, tmp
     assert max(numbers) <= BLOCKS
 
 
-@pytest.mark.parametrize(
-    ("ending", "form"), [("h5ad", "csr"), ("h5ad", "csc"), ("zarr", "csr"), ("zarr", "dense")]
-)
+@pytest.mark.parametrize(("ending", "form"), [("h5ad", "csr"), ("h5ad", "csc"), ("zarr", "csr"), ("zarr", "dense")])
 def test_files_are_read_lazily(ending, form, toy_adata, toy_screen, tmp_path):
     path = written(toy_adata, tmp_path, ending, form)
     adata = lazy_screen(path, None)

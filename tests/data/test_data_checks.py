@@ -83,16 +83,10 @@ BAD: dict[str, tuple[Change, str]] = {
     "renamed condition": (_rename, r"no column 'condition'.*pass condition_key='conditions'"),
     "no cell_type": (lambda a: _drop(a, "obs", "cell_type"), r"adata.obs has no column 'cell_type'"),
     "no gene_name": (lambda a: _drop(a, "var", "gene_name"), r"adata.var has no column 'gene_name'"),
-    "control renamed": (
-        relabel("ctrl", "control"),
-        r"like it is 'control' \(60 cells\).*ctrl_label='control'",
-    ),
+    "control renamed": (relabel("ctrl", "control"), r"like it is 'control' \(60 cells\).*ctrl_label='control'"),
     "no control": (lambda a: a[60:].copy(), r"no control cells"),
     "only control": (lambda a: a[:60].copy(), r"no perturbed condition among 60 cells"),
-    "another control token": (
-        relabel("GX00+ctrl", "GX00+control"),
-        r"\(12 cells\): label 'GX00\+control' has",
-    ),
+    "another control token": (relabel("GX00+ctrl", "GX00+control"), r"\(12 cells\): label 'GX00\+control' has"),
     "NaN": (with_value(np.nan), r"X holds 1 NaN or infinite"),
     "infinite": (with_value(np.inf), r"X holds 1 NaN or infinite"),
     "counts": (counts, r"look like raw counts.*normalize=True"),

@@ -26,9 +26,7 @@ def toy_file(toy_adata, tmp_path):
 
 
 @pytest.mark.parametrize(("form", "most_in_memory"), [("csr", None), ("csr", 0), ("dense", 0), ("csc", 0)])
-def test_a_file_gives_the_screen_of_its_object(
-    form, most_in_memory, toy_file, toy_screen, tmp_path, monkeypatch
-):
+def test_a_file_gives_the_screen_of_its_object(form, most_in_memory, toy_file, toy_screen, tmp_path, monkeypatch):
     if most_in_memory is not None:
         monkeypatch.setattr(open, "MOST_IN_MEMORY", most_in_memory)
         monkeypatch.setattr(open, "CHUNK_VALUES", 300)
@@ -63,9 +61,7 @@ def test_what_is_read_of_a_file(toy_file, tmp_path, monkeypatch):
 
 def test_layers_and_their_names_are_found(toy_file, toy_adata, tmp_path):
     screen = obtained(toy_file, tmp_path / "screens", layer="counts", normalize=True)
-    expected = prepare_screen(
-        anndata.read_h5ad(toy_file), tmp_path / "object", layer="counts", normalize=True
-    )
+    expected = prepare_screen(anndata.read_h5ad(toy_file), tmp_path / "object", layer="counts", normalize=True)
     assert screen.content_hash == expected.content_hash
     with pytest.raises(ValueError, match="did you mean 'counts'"):
         obtained(toy_file, tmp_path / "screens", layer="count")

@@ -15,9 +15,7 @@ from gears.data.screen._statistics import ConditionStatistics, rank_genes, rank_
 from gears.data.screen.prepare import prepare_screen
 
 
-def statistics_of(
-    means: list[list[float]], variances: list[list[float]], n: list[int]
-) -> ConditionStatistics:
+def statistics_of(means: list[list[float]], variances: list[list[float]], n: list[int]) -> ConditionStatistics:
     """From sample variances; the first row is the control."""
     n_C = np.array(n, dtype=float)
     m2 = np.array(variances) * ((n_C - 1) / n_C)[:, None]
@@ -48,9 +46,7 @@ def test_ranking_equals_scanpy(toy_template, toy_screen):
     adata = toy_template.copy()
     adata.uns["log1p"] = {"base": None}
     adata.obs["condition"] = adata.obs["condition"].astype("category")
-    scanpy.tl.rank_genes_groups(
-        adata, "condition", method="t-test", reference="ctrl", rankby_abs=True, use_raw=False
-    )
+    scanpy.tl.rank_genes_groups(adata, "condition", method="t-test", reference="ctrl", rankby_abs=True, use_raw=False)
     scores, names = adata.uns["rank_genes_groups"]["scores"], adata.uns["rank_genes_groups"]["names"]
     ranking = rank_genes(toy_screen.statistics, toy_screen.gene_names, 30)
     for label in scores.dtype.names:
@@ -134,9 +130,7 @@ def hard_screen(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return dense.astype(np.float32), ids
 
 
-def assert_moments_within(
-    moments: ConditionMoments, dense: np.ndarray, ids: np.ndarray, control_id: int = 0
-) -> None:
+def assert_moments_within(moments: ConditionMoments, dense: np.ndarray, ids: np.ndarray, control_id: int = 0) -> None:
     """The k-th moment to 1e-10 (|mean| + s.d.)^k, shares exactly."""
     n_conditions = len(moments.n)
     assert moments.n.tolist() == np.bincount(ids, minlength=n_conditions).tolist()

@@ -43,9 +43,7 @@ def test_all_published_splits_come_out(shared, caplog):
         if "test_subgroup" in expected:
             groups = split.subgroup["test_subgroup"]
             published = expected["test_subgroup"].items()
-            assert {g: sorted(names) for g, names in groups.items()} == {
-                g: sorted(names) for g, names in published
-            }
+            assert {g: sorted(names) for g, names in groups.items()} == {g: sorted(names) for g, names in published}
         moved = expected["twins_moved"]
         n_moved = moved if isinstance(moved, int) else len(moved)
         told = [record for record in caplog.records if "put together" in record.getMessage()]
@@ -54,9 +52,7 @@ def test_all_published_splits_come_out(shared, caplog):
             assert told[0].getMessage().startswith(f"{n_moved} label")
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in SPLITS if name not in ("custom", "no_split", "context_held_out")]
-)
+@pytest.mark.parametrize("name", [name for name in SPLITS if name not in ("custom", "no_split", "context_held_out")])
 @pytest.mark.parametrize("seed", range(2))
 def test_mirrored_spellings_never_leak(name, seed):
     mirrored = [*LABELS, *("+".join(reversed(label.split("+"))) for label in LABELS[1:])]

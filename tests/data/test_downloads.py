@@ -200,9 +200,7 @@ def norman_zip(toy_adata, tmp_path):
     toy_adata.write_h5ad(tmp_path / "made.h5ad")
     body = (tmp_path / "made.h5ad").read_bytes()
     (tmp_path / "made.h5ad").unlink()
-    return zipped(
-        {"norman/perturb_processed.h5ad": body, "norman/data_pyg/cell_graphs.pkl": b"cos\nsystem\n"}
-    )
+    return zipped({"norman/perturb_processed.h5ad": body, "norman/data_pyg/cell_graphs.pkl": b"cos\nsystem\n"})
 
 
 def test_load_by_name_fetches_once(server, norman_zip, toy_go, tmp_path, monkeypatch):

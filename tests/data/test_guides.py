@@ -36,12 +36,7 @@ def labels(adata: AnnData) -> list[str]:
 def test_names_of_guides_may_hold_any_sign(sign):
     calls = [AHR, f"{AHR}{sign}{KLF1}", CONTROL, f"{KLF1}{sign}{CONTROL}"]
     table = pd.DataFrame({"cell_barcode": list("abcd"), "feature_call": calls})
-    assert labels(add_guides(cells(list("abcd")), table, TARGETS)) == [
-        "AHR+ctrl",
-        "AHR+KLF1",
-        "ctrl",
-        "KLF1+ctrl",
-    ]
+    assert labels(add_guides(cells(list("abcd")), table, TARGETS)) == ["AHR+ctrl", "AHR+KLF1", "ctrl", "KLF1+ctrl"]
     whole = pd.DataFrame({"cell_barcode": ["a"], "feature_call": [SPI1]})
     assert labels(add_guides(cells(["a"]), whole, TARGETS)) == ["SPI1+ctrl"]
 
@@ -86,12 +81,7 @@ def test_several_lanes_have_a_table_each(given, lanes):
 
 def test_lanes_by_the_number_at_the_end_of_barcodes(lanes):
     adata = cells(["AAA-1", "CCC-1", "AAA-2", "CCC-2"])
-    assert labels(add_guides(adata, lanes / "calls", TARGETS)) == [
-        "AHR+ctrl",
-        "ctrl",
-        "KLF1+ctrl",
-        "AHR+ctrl",
-    ]
+    assert labels(add_guides(adata, lanes / "calls", TARGETS)) == ["AHR+ctrl", "ctrl", "KLF1+ctrl", "AHR+ctrl"]
     with pytest.raises(ValueError, match=r"there are 2 tables of guides .* and 1 lane \(1\)"):
         add_guides(cells(BARCODES), lanes / "calls", TARGETS)
 
@@ -158,9 +148,7 @@ def in_guides(gene: str, control: str, sign: str = "|", column: str = "guide", *
     labels_N = [sign.join(next(names) for _ in cell) for cell in cells]
     counts = np.random.default_rng(0).poisson(2.0, size=(len(cells), len(GENES))).astype(np.float32)
     obs = pd.DataFrame({column: labels_N}, index=[f"c{i}" for i in range(len(cells))])
-    return AnnData(
-        sparse.csr_matrix(np.log1p(counts)), obs=obs, var=pd.DataFrame({"gene_name": GENES}, index=GENES)
-    )
+    return AnnData(sparse.csr_matrix(np.log1p(counts)), obs=obs, var=pd.DataFrame({"gene_name": GENES}, index=GENES))
 
 
 def read(adata: AnnData, tmp_path: Any, **options: Any) -> set[str]:
@@ -187,9 +175,7 @@ EXPECTED = {"ctrl", *(f"{gene}+ctrl" for gene in GENES), "AHR+KLF1", "HLA-A+NKX2
         ("{g}_+_17338.2{n}-P1P2", "AAVS1_{n}", "|", "feature_call"),
     ],
 )
-def test_guides_of_known_genes_are_read_as_genes_with_one_warning(
-    gene, control, sign, column, tmp_path, caplog
-):
+def test_guides_of_known_genes_are_read_as_genes_with_one_warning(gene, control, sign, column, tmp_path, caplog):
     adata = in_guides(gene, control, sign, column)
     assert read(adata, tmp_path) == EXPECTED
     (line,) = [record.getMessage() for record in caplog.records if "names of guides" in record.getMessage()]
@@ -212,10 +198,7 @@ def test_a_gene_never_loses_the_end_of_its_name(gene, end, tmp_path):
 
 @pytest.mark.parametrize(
     ("gene", "control", "expected"),
-    [
-        ("{g}_G1", "NTC_G1", "10 names in .*context_key="),
-        ("{g}_24", "NTC_24", "context_key="),
-    ],
+    [("{g}_G1", "NTC_G1", "10 names in .*context_key="), ("{g}_24", "NTC_24", "context_key=")],
 )
 def test_ends_that_may_be_phases_or_times_are_asked_about(gene, control, expected, tmp_path):
     adata = in_guides(gene, control, column="condition")
@@ -228,13 +211,10 @@ def test_ends_that_may_be_phases_or_times_are_asked_about(gene, control, expecte
 
 def test_some_guides_among_genes_are_asked_about(tmp_path):
     adata = in_guides("{g}", "NTC", column="condition", AHR="AHR-1", KLF1="KLF1-2")
-    with pytest.raises(
-        ValueError, match=r"2 names in obs\['condition'\] may be guides of known genes"
-    ) as caught:
+    with pytest.raises(ValueError, match=r"2 names in obs\['condition'\] may be guides of known genes") as caught:
         read(adata, tmp_path)
-    assert (
-        "AHR-1 -> AHR, KLF1-2 -> KLF1, NTC -> control; pass guide_key='condition' if they are guides"
-        in str(caught.value)
+    assert "AHR-1 -> AHR, KLF1-2 -> KLF1, NTC -> control; pass guide_key='condition' if they are guides" in str(
+        caught.value
     )
     assert read(adata, tmp_path, guide_key="condition") == EXPECTED
     assert "AHR-1+ctrl" in read(adata, tmp_path, ctrl_label="NTC", as_genes=["AHR-1", "KLF1-2"])
@@ -246,9 +226,7 @@ IDS = {gene: f"x{i}" for i, gene in enumerate(GENES)}
 @pytest.mark.parametrize("form", ["dict", "series", "table", "file"])
 def test_targets_of_guides_in_obs(form, tmp_path):
     adata = in_guides("{g}.{n}", "q.{n}", **{gene.replace("-", "_"): name for gene, name in IDS.items()})
-    with pytest.raises(
-        ValueError, match=r"33 of 33 names .* contain no known gene.*guide_targets= takes a table"
-    ):
+    with pytest.raises(ValueError, match=r"33 of 33 names .* contain no known gene.*guide_targets= takes a table"):
         read(adata, tmp_path)
     target_of = {f"{name}.{n}": gene for gene, name in IDS.items() for n in (1, 2, 3)}
     given: Any = target_of | {"q.1": "", "q.2": "non-targeting", "q.3": "NTC"}
@@ -262,8 +240,7 @@ def test_targets_of_guides_in_obs(form, tmp_path):
         given = tmp_path / "targets.csv"
     assert read(adata, tmp_path, guide_targets=given) == EXPECTED
     with pytest.raises(
-        ValueError,
-        match=r"3 of 33 names in .* have no target in guide_targets.* q\.1, q\.2, q\.3; .*ctrl_label=",
+        ValueError, match=r"3 of 33 names in .* have no target in guide_targets.* q\.1, q\.2, q\.3; .*ctrl_label="
     ):
         read(adata, tmp_path, guide_targets=target_of)
     assert read(adata, tmp_path, guide_targets=target_of, ctrl_label="q") == EXPECTED
@@ -284,9 +261,7 @@ def test_a_pattern_says_where_the_gene_is(tmp_path):
 def test_the_guides_of_both_halves_are_one(tmp_path):
     """As in the columns of the screen of Norman et al. (2019): KLF1_NegCtrl0__KLF1_NegCtrl0."""
     adata = in_guides("{g}", "NegCtrl0_NegCtrl0", "_", "guide_id")
-    halves = adata.obs["guide_id"].where(
-        adata.obs["guide_id"].str.contains("_"), adata.obs["guide_id"] + "_NegCtrl0"
-    )
+    halves = adata.obs["guide_id"].where(adata.obs["guide_id"].str.contains("_"), adata.obs["guide_id"] + "_NegCtrl0")
     adata.obs["guide_id"] = halves + "__" + halves
     assert read(adata, tmp_path, guide_key="guide_id") == EXPECTED
 

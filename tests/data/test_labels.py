@@ -20,18 +20,14 @@ NAMED = "AHR KLF1 CEBPA CEBPB HLA-A HLA-B NKX2-5 CTRL KMT2A SEPTIN2 MARCHF1 JUN 
 GENES = [*NAMED.split(), *(f"GX{i:02d}" for i in range(20))]
 PAIRS = [("AHR", "KLF1"), ("CEBPA", "HLA-A"), ("HLA-A", "HLA-B"), ("KLF1", "NKX2-5"), ("CEBPB", "KLF1")]
 SINGLES = GENES[:7]
-annotated = GeneAnnotation.from_dict(
-    {gene: ["T"] for gene in GENES}, aliases={"MLL": "KMT2A", "AS1": "JUN"}
-).resolve
+annotated = GeneAnnotation.from_dict({gene: ["T"] for gene in GENES}, aliases={"MLL": "KMT2A", "AS1": "JUN"}).resolve
 
 
 def screen(labels: list[str], n: int = 12, genes: list[str] = GENES) -> AnnData:
     """A screen with `n` cells of each label and 40 of "ctrl"."""
     per_cell = ["ctrl"] * 40 + [label for label in labels for _ in range(n)]
     counts = np.random.default_rng(0).poisson(3.0, size=(len(per_cell), len(genes)))
-    obs = pd.DataFrame(
-        {"condition": per_cell, "cell_type": "K562"}, index=[f"c{i}" for i in range(len(per_cell))]
-    )
+    obs = pd.DataFrame({"condition": per_cell, "cell_type": "K562"}, index=[f"c{i}" for i in range(len(per_cell))])
     var = pd.DataFrame({"gene_name": genes}, index=[f"ENSG{i:011d}" for i in range(len(genes))])
     return AnnData(sparse.csr_matrix(np.log1p(counts).astype(np.float32)), obs=obs, var=var)
 
@@ -144,8 +140,7 @@ def test_one_gene_under_two_names_is_one_condition(tmp_path, caplog):
 
 
 @pytest.mark.parametrize(
-    ("date", "gene"),
-    [("2-Sep", "SEPTIN2"), ("1-Mar", "MARCHF1"), ("Sep-02", "SEPTIN2"), ("2024-03-01", "MARCHF1")],
+    ("date", "gene"), [("2-Sep", "SEPTIN2"), ("1-Mar", "MARCHF1"), ("Sep-02", "SEPTIN2"), ("2024-03-01", "MARCHF1")]
 )
 def test_dates_are_named_in_labels_and_gene_names(date, gene):
     told = kinds([*PLAIN, f"{date}+ctrl"])
@@ -193,10 +188,7 @@ def test_blanks_around_gene_names_are_removed(tmp_path):
 
 
 UNMEASURED = {
-    "Ensembl": (
-        lambda name: f"ENSG{GENES.index(name):011d}.5",
-        "100% of the gene names are Ensembl identifiers",
-    ),
+    "Ensembl": (lambda name: f"ENSG{GENES.index(name):011d}.5", "100% of the gene names are Ensembl identifiers"),
     "a genome prefix": (lambda name: f"GRCh38_{name}", "begin with a genome, 'GRCh38_'"),
     "another prefix": (lambda name: f"hg19___{name}", "remove the genome from the gene names"),
     "another species": (lambda name: name.capitalize(), "another species"),
@@ -228,16 +220,12 @@ def test_the_column_with_the_names_of_the_labels_is_named():
 @pytest.mark.parametrize("n", [2, 5, 9])
 def test_a_control_of_few_cells_is_reported(n):
     adata = screen(PLAIN)[40 - n :].copy()
-    assert f"the control has {n} cells; every change is a difference from their mean" in str(
-        inspect_screen(adata)
-    )
+    assert f"the control has {n} cells; every change is a difference from their mean" in str(inspect_screen(adata))
 
 
 def test_cells_that_are_there_twice_are_reported():
     adata = screen(PLAIN)
-    assert not {"repeated-cell", "repeated-cell-name"} & {
-        found.kind for found in inspect_screen(adata).findings
-    }
+    assert not {"repeated-cell", "repeated-cell-name"} & {found.kind for found in inspect_screen(adata).findings}
     twice = anndata.concat([adata, adata[50:53]], merge="same", index_unique="-")
     assert "3 cells with exactly the values of another cell" in str(inspect_screen(twice))
     twice.obs_names = [name.split("-")[0] for name in twice.obs_names]

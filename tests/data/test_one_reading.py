@@ -68,9 +68,7 @@ def test_inspect_and_prepare_give_one_answer(case, toy_adata, tmp_path, capsys):
     toy_adata.write_h5ad(tmp_path / "screen.h5ad")
     inspected = main(["inspect", str(tmp_path / "screen.h5ad"), *options])
     capsys.readouterr()
-    prepared = main(
-        ["prepare", str(tmp_path / "screen.h5ad"), "--work-dir", str(tmp_path / "work"), *options]
-    )
+    prepared = main(["prepare", str(tmp_path / "screen.h5ad"), "--work-dir", str(tmp_path / "work"), *options])
     assert inspected == prepared == (2 if case in ("another control, unnamed", "no labels") else 0)
     assert inspect_screen(toy_adata).ok or inspected or options
 
@@ -84,15 +82,11 @@ def test_default_and_auto_are_one_screen(toy_adata, tmp_path):
 
 def test_an_unknown_layout_names_the_columns_that_look_like_labels(toy_adata):
     labels = toy_adata.obs["condition"].astype(str).replace({"ctrl": "mock"})
-    toy_adata.obs = toy_adata.obs.assign(
-        treat=labels, is_control=(labels == "mock").astype(int), n=range(216)
-    )
+    toy_adata.obs = toy_adata.obs.assign(treat=labels, is_control=(labels == "mock").astype(int), n=range(216))
     toy_adata.obs["donor"] = np.where(np.arange(216) % 3, "d1", np.where(np.arange(216) % 2, "d2", "d3"))
     del toy_adata.obs["condition"]
     (found,) = [one for one in inspect_screen(toy_adata).findings if one.severity == "error"]
-    assert "these columns look like labels: 'treat' (14 values, cells: 'mock' (60), 'GX00+ctrl' (12)" in str(
-        found
-    )
+    assert "these columns look like labels: 'treat' (14 values, cells: 'mock' (60), 'GX00+ctrl' (12)" in str(found)
     assert "'donor' (3 values" in str(found)
     assert "is_control" not in found.remedy
 
@@ -123,9 +117,7 @@ def test_options_of_inspect_are_options_of_prepare_and_train(toy_adata, tmp_path
     assert "absent.obo" in capsys.readouterr().err
 
 
-def test_a_command_without_these_options_names_the_one_that_has_them(
-    toy_adata, tmp_path, capsys, monkeypatch
-):
+def test_a_command_without_these_options_names_the_one_that_has_them(toy_adata, tmp_path, capsys, monkeypatch):
     toy_adata.X.data = np.rint(np.expm1(toy_adata.X.data))
     toy_adata.write_h5ad(tmp_path / "screen.h5ad")
     monkeypatch.chdir(tmp_path)

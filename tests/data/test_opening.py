@@ -50,9 +50,7 @@ def write_10x_h5(adata: AnnData, path: Path, *, version: int = 3, guides: int = 
 def write_10x_mtx(adata: AnnData, folder: Path, *, zipped: bool = True, prefix: str = "") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     io.mmwrite(folder / f"{prefix}matrix.mtx", sparse.coo_matrix(adata.X.T.astype(np.int32)))
-    features = pd.DataFrame(
-        {"id": adata.var_names, "name": adata.var["gene_name"], "type": "Gene Expression"}
-    )
+    features = pd.DataFrame({"id": adata.var_names, "name": adata.var["gene_name"], "type": "Gene Expression"})
     features.to_csv(folder / f"{prefix}features.tsv", sep="\t", header=False, index=False)
     pd.Series(adata.obs_names).to_csv(folder / f"{prefix}barcodes.tsv", header=False, index=False)
     for path in folder.iterdir() if zipped else ():
@@ -247,9 +245,7 @@ def test_guides_in_every_form(raw, toy_adata, tmp_path):
     targets = {f"{gene}_g1": gene for gene in long["target_gene"].unique()}
     called = wide.rename(columns={"target_gene": "feature_call"})
     called["feature_call"] = ["|".join(f"{g}_g1" for g in text.split("|")) for text in wide["target_gene"]]
-    reference = pd.DataFrame(
-        {"id": targets.keys(), "name": targets.keys(), "target_gene_name": targets.values()}
-    )
+    reference = pd.DataFrame({"id": targets.keys(), "name": targets.keys(), "target_gene_name": targets.values()})
     reference.to_csv(tmp_path / "features.csv", index=False)
     given = ((wide, None), (long, None), (called, targets), (called, tmp_path / "features.csv"))
     for table, of_guides in given:

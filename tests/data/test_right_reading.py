@@ -39,9 +39,7 @@ def relabelled(adata: AnnData, change: Any) -> AnnData:
         ("type", "protein_coding", "guide", 33),
     ],
 )
-def test_features_that_are_no_genes_are_excluded_before_totals(
-    column, gene, other, n_kept, toy_adata, tmp_path
-):
+def test_features_that_are_no_genes_are_excluded_before_totals(column, gene, other, n_kept, toy_adata, tmp_path):
     counts = np.rint(np.expm1(toy_adata.X.toarray()))
     genes = toy_adata.var.assign(**{column: gene})
     guides = pd.DataFrame({"gene_name": ["g0", "g1", "g2"], column: other}, index=["g0", "g1", "g2"])
@@ -61,16 +59,7 @@ def test_features_that_are_no_genes_are_excluded_before_totals(
 
 @pytest.mark.parametrize(
     ("word", "sign"),
-    [
-        ("KO", "_"),
-        ("KD", "-"),
-        ("WT", "+"),
-        ("WT", " "),
-        ("LPS", "+"),
-        ("G1", "_"),
-        ("24h", " "),
-        ("rep2", "-"),
-    ],
+    [("KO", "_"), ("KD", "-"), ("WT", "+"), ("WT", " "), ("LPS", "+"), ("G1", "_"), ("24h", " "), ("rep2", "-")],
 )
 def test_words_beside_genes_are_asked_about(word, sign, toy_adata):
     relabelled(toy_adata, lambda label: label.replace("GX07+ctrl", f"GX07{sign}{word}"))
@@ -145,16 +134,12 @@ def test_controls_of_two_guides_and_safe_sites_are_reported(token, toy_adata):
 
 def test_control_guides_are_named_with_what_to_pass(toy_adata):
     labels = toy_adata.obs["condition"].astype(str).tolist()
-    toy_adata.obs["condition"] = [
-        f"sgNegCtrl_{i % 3}" if label == "ctrl" else label for i, label in enumerate(labels)
-    ]
+    toy_adata.obs["condition"] = [f"sgNegCtrl_{i % 3}" if label == "ctrl" else label for i, label in enumerate(labels)]
     remedy = found(toy_adata)["no-control"].remedy
     names = re.search(r"ctrl_label=(\[.*\])", remedy)[1]
     assert names == "['ctrl', 'sgNegCtrl_0', 'sgNegCtrl_1', 'sgNegCtrl_2']"
     assert inspect_screen(toy_adata, ctrl_label=["ctrl", "sgNegCtrl_0", "sgNegCtrl_1", "sgNegCtrl_2"]).ok
-    toy_adata.obs["condition"] = [
-        "non-targeting|non-targeting" if label == "ctrl" else label for label in labels
-    ]
+    toy_adata.obs["condition"] = ["non-targeting|non-targeting" if label == "ctrl" else label for label in labels]
     assert "sep='|' and ctrl_label=['non-targeting']" in found(toy_adata)["no-control"].remedy
     assert inspect_screen(toy_adata, ctrl_label=["ctrl", "non-targeting|non-targeting"]).ok
 
@@ -187,12 +172,7 @@ def test_few_controls_of_a_batch_and_values_that_differ_in_case_are_reported(toy
 
 @pytest.mark.parametrize(
     ("one", "other", "is_alike"),
-    [
-        ("K-562", "K562", True),
-        ("Day_1", "day 1", True),
-        ("1_11", "11_1", False),
-        ("CD4-", "CD4", False),
-    ],
+    [("K-562", "K562", True), ("Day_1", "day 1", True), ("1_11", "11_1", False), ("CD4-", "CD4", False)],
 )
 def test_values_that_differ_in_signs_are_reported(one, other, is_alike, toy_adata):
     toy_adata.obs["value"] = np.where(np.arange(216) % 2, one, other)

@@ -53,11 +53,7 @@ def test_each_scale_is_recognised(scale, target, kept, drawn):
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        {"n_genes": 50, "cell_types": 2},
-        {"counts_per_gene": 0.1, "n_batches": 3, "batch_size_effect": 0.5},
-    ],
+    [{}, {"n_genes": 50, "cell_types": 2}, {"counts_per_gene": 0.1, "n_batches": 3, "batch_size_effect": 0.5}],
 )
 def test_simulated_screens_give_no_finding(options):
     sizes = {"n_genes": 120, "n_singles": 6, "n_pairs": 3, "cells_per_condition": 15, "n_control": 40}
@@ -75,8 +71,7 @@ def test_real_screens_give_no_finding(shared):
 
 
 @pytest.mark.parametrize(
-    ("other", "n_other"),
-    [("counts", 12), ("normalised", 110), ("log2", 12), ("log10", 110), ("fractions", 12)],
+    ("other", "n_other"), [("counts", 12), ("normalised", 110), ("log2", 12), ("log10", 110), ("fractions", 12)]
 )
 def test_cells_of_two_scales_are_an_error(other, n_other, toy_adata, tmp_path):
     """As of two batches, each normalised in its own way."""
@@ -167,9 +162,7 @@ def test_scaled_values_beside_others_are_an_error_that_scale_confirms(place, opt
     else:
         adata.layers["counts"] = with_values(toy_adata.copy(), "counts").X
     make: dict[str, Any] = {"data_path": tmp_path, "default_pert_graph": False, "verbose": False}
-    with pytest.raises(
-        ValueError, match=r"X has negative values .* or scale='scaled' to use the scaled"
-    ) as caught:
+    with pytest.raises(ValueError, match=r"X has negative values .* or scale='scaled' to use the scaled") as caught:
         PertData.from_adata(adata, **make)
     assert f"pass layer={place!r}" in str(caught.value)
     assert not PertData.from_adata(adata, **make, **options).screen.manifest["has_negative"]

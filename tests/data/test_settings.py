@@ -90,9 +90,7 @@ def pairs_of(divided: AnnData, condition: Condition) -> np.ndarray:
     return np.concatenate(found), weight / weight.sum()
 
 
-@pytest.mark.parametrize(
-    "name", ["G1+ctrl [CRISPRi] @ L1", "G2+ctrl [CRISPRi] @ L2", "G0+ctrl [CRISPRa] @ L1"]
-)
+@pytest.mark.parametrize("name", ["G1+ctrl [CRISPRi] @ L1", "G2+ctrl [CRISPRi] @ L2", "G0+ctrl [CRISPRa] @ L1"])
 def test_pair_moments_are_those_of_all_matched_pairs(screen, divided, name):
     condition, s = Condition.parse(name), screen.statistics
     d, weight = pairs_of(divided, condition)
@@ -222,10 +220,7 @@ def as_written_before(screen: PreparedScreen, folder: Path) -> Path:
         path.rename(units / path.name)
     (folder / "cells" / "batch.npy").rename(units / "stratum.npy")
     (folder / "cells" / "label.npy").rename(units / "label.npy")
-    names = {name: name for name in ("labels", "label_condition")} | {
-        "conditions": "units",
-        "batches": "strata",
-    }
+    names = {name: name for name in ("labels", "label_condition")} | {"conditions": "units", "batches": "strata"}
     (folder / "units.json").write_text(json.dumps({old: tables[name] for name, old in names.items()}))
     plain = {
         label.split(" [")[0].split(" @")[0]: name

@@ -9,9 +9,7 @@ from gears.simulate import simulated_screen
 
 @pytest.fixture(scope="session")
 def design_screen(tmp_path_factory):
-    adata, truth = simulated_screen(
-        n_genes=60, n_singles=24, n_pairs=20, cells_per_condition=40, n_control=200, seed=5
-    )
+    adata, truth = simulated_screen(n_genes=60, n_singles=24, n_pairs=20, cells_per_condition=40, n_control=200, seed=5)
     data = PertData(tmp_path_factory.mktemp("design"), default_pert_graph=False)
     data.new_data_process("screen", adata)
     data.prepare_split("simulation", seed=1)

@@ -18,9 +18,7 @@ from gears.priors.joint import JointCovariance
 
 def prepared(folder: Path, adata: AnnData, toy_go: dict) -> PertData:
     data = PertData(folder, gene2go=toy_go)
-    data.new_data_process(
-        "lines", adata, context_key="cell_type", batch_key=["batch"], perturbation_type_key="guide"
-    )
+    data.new_data_process("lines", adata, context_key="cell_type", batch_key=["batch"], perturbation_type_key="guide")
     data.prepare_split("simulation", seed=1)
     return data
 
@@ -71,9 +69,7 @@ def test_pairs_of_each_context_depart_from_its_own_singles(lines):
     shift_G = model.parts.prior.uncertainty.true_change.shift_G
     first_G, second_G, both_G = model.predict(names, clip=False).delta_UG - shift_G
     sizes = [np.sqrt((change_G**2).mean()) for change_G in (first_G, second_G, first_G + second_G, both_G)]
-    np.testing.assert_allclose(
-        row[["effect_1", "effect_2", "additive", "predicted"]].astype(float), sizes, rtol=1e-6
-    )
+    np.testing.assert_allclose(row[["effect_1", "effect_2", "additive", "predicted"]].astype(float), sizes, rtol=1e-6)
     # what was observed is of the same context, too
     observed = table.dropna(subset="observed_strength")
     assert len(observed) > 3
@@ -106,9 +102,7 @@ def test_a_batch_is_chosen_over_contexts_by_the_dense_covariance(lines):
     whole_U = condition_variance(prior.uncertainty.covariance, prior.uncertainty.posterior, sets)
     alone_U = prior.uncertainty.covariance.unexplained(sets)
     np.testing.assert_allclose(joint.variance(member_UL) + alone_U, whole_U, rtol=1e-4)
-    np.testing.assert_allclose(
-        np.diag(member_UL @ joint.times(member_UL)), joint.variance(member_UL), rtol=1e-4
-    )
+    np.testing.assert_allclose(np.diag(member_UL @ joint.times(member_UL)), joint.variance(member_UL), rtol=1e-4)
     told = suggest(model, [twin], 1, targets=targets, measured=[name])
     assert told["gain"][0] <= before[twin] + 1.0
     effect = suggest(model, n=3, aim="effect", threshold=0.05)

@@ -16,9 +16,7 @@ def test_a_gene_s_probability_is_that_of_its_gaussian_where_it_changes(model):
     changes = TrueChanges.of(model.parts, model.predict(genes, clip=False))
     expected_U, spread_U = (values_UG[:, 5] for values_UG in changes.moments())
     for threshold in (0.05, -0.05):
-        table = hits(model, genes, readout=gene, threshold=threshold, measured=[genes[0]]).set_index(
-            "condition"
-        )
+        table = hits(model, genes, readout=gene, threshold=threshold, measured=[genes[0]]).set_index("condition")
         for name in table.index:
             row = genes.index(name.split("+")[0])
             absent, mean, sd = (part[row, 5] for part in (changes.absent_UG, changes.mean_UG, changes.sd_UG))
@@ -99,9 +97,7 @@ def test_by_default_a_hit_is_larger_than_half_of_the_fitted_conditions(model):
     table = hits(model)
     assert table.attrs["threshold"] == pytest.approx(np.median(np.sqrt(changes.mean_square()[0])))
     pd.testing.assert_frame_equal(table, hits(model, threshold=table.attrs["threshold"]))
-    with pytest.raises(
-        ValueError, match="threshold is None; expected a change of log expression other than 0"
-    ):
+    with pytest.raises(ValueError, match="threshold is None; expected a change of log expression other than 0"):
         hits(model, readout=model.gene_list[5])
 
 

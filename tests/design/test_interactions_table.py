@@ -69,9 +69,7 @@ def test_kinds_follow_from_the_interval_and_the_nearest_change():
     doubles = {"synergy": 1.6 * sum_G, "suppression": 0.5 * sum_G, "masking": first_G, "neutral": sum_G}
     double_UG = np.array(list(doubles.values()))
     firsts, seconds = np.tile(first_G, (4, 1)), np.tile(second_G, (4, 1))
-    table = _block(
-        firsts, seconds, double_UG, np.full((4, 200), 0.05), np.zeros(200), np.zeros(4), np.zeros(4, bool)
-    )
+    table = _block(firsts, seconds, double_UG, np.full((4, 200), 0.05), np.zeros(200), np.zeros(4), np.zeros(4, bool))
     assert list(table["kind"]) == list(doubles)
     np.testing.assert_allclose(table["departure"][[0, 1, 3]], [0.6, -0.5, 0], atol=1e-9)
     assert table["probability"][0] > 0.99 > 0.01 > table["probability"][3]

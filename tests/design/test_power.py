@@ -30,9 +30,7 @@ def test_it_agrees_with_simulation(pert_data, chosen):
 
 def test_it_takes_a_pert_data_and_names_what_else_is_given(pert_data):
     pd.testing.assert_frame_equal(power(pert_data, cells=37), power(pert_data.screen, cells=37))
-    with pytest.raises(
-        TypeError, match=r"expected a prepared screen, such as pert_data\.screen .*; found dict"
-    ):
+    with pytest.raises(TypeError, match=r"expected a prepared screen, such as pert_data\.screen .*; found dict"):
         power({}, cells=37)
     assert len(list(folds(pert_data, 3))) == 3
 

@@ -64,12 +64,8 @@ def test_the_difference_of_two_groups(model):
     )
     change = change_between(adata, "state", "a", "b")
     np.testing.assert_allclose(change, [-2, -2])
-    assert list(change_between(adata, "state", "a", "b", gene_names=model.gene_list).index) == [
-        model.gene_list[1]
-    ]
-    with pytest.raises(
-        ValueError, match=r"no gene of the cells .* is among gene_names .*; name the genes alike"
-    ):
+    assert list(change_between(adata, "state", "a", "b", gene_names=model.gene_list).index) == [model.gene_list[1]]
+    with pytest.raises(ValueError, match=r"no gene of the cells .* is among gene_names .*; name the genes alike"):
         change_between(adata, "state", "a", "b", gene_names=["ENSG1"])
     with pytest.raises(ValueError, match="unknown group of state 'c'"):
         change_between(adata, "state", "a", "c")

@@ -20,9 +20,7 @@ def dense(model: GEARS, conditions: list[Condition]) -> tuple[np.ndarray, np.nda
     parts, uncertainty = model.parts, model.parts.prior.uncertainty
     node_of = {name: node for node, name in enumerate(parts.pert_names)}
     sets = [[node_of[gene] for gene in one.genes] for one in conditions]
-    joint = JointCovariance.of(
-        uncertainty, parts.go.edge_index, parts.go.weight, range(len(parts.pert_names))
-    )
+    joint = JointCovariance.of(uncertainty, parts.go.edge_index, parts.go.weight, range(len(parts.pert_names)))
     member_UL = joint.members(np.array([[*nodes, *[-1] * (2 - len(nodes))] for nodes in sets]))
     cov_UU = member_UL @ joint.times(member_UL) + np.diag(uncertainty.covariance.unexplained(sets))
     return cov_UU, np.full(len(sets), sampling_noise(uncertainty))
@@ -182,10 +180,7 @@ def test_other_aims_rank_by_probability_over_cost(model):
         ({"costs": {"A": 0}}, "costs are numbers above 0; found A+ctrl: 0"),
         ({"costs": {"A": float("nan")}}, "costs are numbers above 0; found A+ctrl: nan"),
         ({"costs": [1, 2]}, "costs are a list; expected numbers by candidate"),
-        (
-            {"costs": {"A": 1, "A+ctrl": 2}},
-            "candidates in costs must be unique; found more than once: A+ctrl",
-        ),
+        ({"costs": {"A": 1, "A+ctrl": 2}}, "candidates in costs must be unique; found more than once: A+ctrl"),
         ({"costs": pd.Series([1, 2], index=["A", "A"])}, "candidates in costs must be unique"),
         ({"costs": {"NOGENE": 2}}, "costs name NOGENE+ctrl, which are no candidates"),
     ],
@@ -197,9 +192,7 @@ def test_bad_arguments_are_errors_with_the_remedy(model, arguments, message):
 
 def test_a_model_without_standard_deviations_is_an_error_with_the_remedy(model, pert_data):
     alone = [trained(pert_data, seed, prior=None, steps=1, epochs=None) for seed in (1, 2)]
-    with pytest.raises(
-        ValueError, match=re.escape('train one with a prior, train(prior="auto"), or give an Ensemble')
-    ):
+    with pytest.raises(ValueError, match=re.escape('train one with a prior, train(prior="auto"), or give an Ensemble')):
         suggest(alone[0])
     ensemble = Ensemble(alone)
     assert len(suggest(ensemble, None, 3, "effect", threshold=0.1)) == 3

@@ -115,9 +115,7 @@ def arm_worker(case: Case, folder: Path, rank: int) -> None:
     """In a worker: the case happens when its moment has come; rank 0 acts for the caller."""
     if "deaf" in case.what and rank == 0:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    if case.who.removesuffix(" of torchrun") != f"worker {rank}" and (
-        rank or case.who not in (CALLER, TORCHRUN)
-    ):
+    if case.who.removesuffix(" of torchrun") != f"worker {rank}" and (rank or case.who not in (CALLER, TORCHRUN)):
         return
     target = os.getppid() if case.who in (CALLER, TORCHRUN) else os.getpid()
     counts = {STEP: itertools.count(1), VALIDATION: itertools.count(1)}
@@ -207,21 +205,11 @@ class TorchrunError(RuntimeError):
 
 def run_torchrun(case: Case, folder: Path) -> None:
     """As the caller: let torchrun start this file, twice."""
-    words = [
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node=2",
-        __file__,
-        "--worker",
-        str(folder),
-    ]
+    words = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", __file__, "--worker", str(folder)]
     done = subprocess.run([sys.executable, *words, case.name], check=False)
     log = (folder / "first.log").read_text().splitlines()
     if done.returncode and not any("training was stopped" in line for line in log):
-        raise TorchrunError(
-            "; ".join(line.strip() for line in log if any(word in line for word in case.words))
-        )
+        raise TorchrunError("; ".join(line.strip() for line in log if any(word in line for word in case.words)))
 
 
 def torchrun_worker(folder: Path, name: str) -> None:
@@ -246,9 +234,7 @@ def fork(folder: Path, name: str, work: Callable[[], Any]) -> int:
         os.dup2(log, 2)
         os.environ["TMPDIR"] = str(folder / "tmp")
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        torch.distributed.TCPStore(
-            "127.0.0.1", 0, is_master=True, wait_for_workers=False
-        )  # its pipe stays for good
+        torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # its pipe stays for good
         told: dict[str, Any] = {"type": None}
         before = process_state()
         try:
@@ -258,9 +244,7 @@ def fork(folder: Path, name: str, work: Callable[[], Any]) -> int:
             told |= {"type": type(error).__name__, "message": str(error), "trace": traceback.format_exc()}
         told["at"] = time.time()
         after = process_state()
-        told["changed"] = [
-            f"{key}: {before[key]} became {after[key]}" for key in before if before[key] != after[key]
-        ]
+        told["changed"] = [f"{key}: {before[key]} became {after[key]}" for key in before if before[key] != after[key]]
         (folder / f"{name}.json").write_text(json.dumps(told))
     finally:
         logging.shutdown()
@@ -342,17 +326,10 @@ def living(pid: int, mark: str) -> list[int]:
 def leftovers(folder: Path) -> list[str]:
     """Hidden and temporary files of a case, but for locks that a screen's folder keeps."""
     # torch makes the folder of its compiler's cache, one per user, when that is imported, and torchrun one for its logs
-    inner = [
-        path
-        for name in ("screens", "model")
-        for path in (folder / name).rglob(".*")
-        if path.suffix != ".lock"
-    ]
+    inner = [path for name in ("screens", "model") for path in (folder / name).rglob(".*") if path.suffix != ".lock"]
     found = [*inner, *folder.glob(".*"), *(folder / "tmp").iterdir()]
     return [
-        str(path.relative_to(folder))
-        for path in found
-        if not path.name.startswith(("torchinductor_", "torchelastic_"))
+        str(path.relative_to(folder)) for path in found if not path.name.startswith(("torchinductor_", "torchelastic_"))
     ]
 
 
@@ -452,9 +429,7 @@ def said(known: dict[str, Any], folder: Path) -> str:
 def outcome_of(known: dict[str, Any], end: str, text: str) -> str:
     if end != "exited":
         return "gone"
-    if known["type"] in ("SystemExit", "KeyboardInterrupt") or (
-        known["type"] is None and "stopped by" in text
-    ):
+    if known["type"] in ("SystemExit", "KeyboardInterrupt") or (known["type"] is None and "stopped by" in text):
         return "stopped"
     return "error" if known["type"] else "done"
 
@@ -483,9 +458,7 @@ def shown(text: str, end: str) -> str:
 def prepare(template: Path) -> None:
     """A screen, prepared and not; graphs and split are made once, by a first run."""
     (template / "screens").mkdir(parents=True)
-    adata, _ = simulated_screen(
-        n_genes=40, n_singles=10, n_pairs=6, cells_per_condition=12, n_control=40, seed=3
-    )
+    adata, _ = simulated_screen(n_genes=40, n_singles=10, n_pairs=6, cells_per_condition=12, n_control=40, seed=3)
     adata.write_h5ad(template / "screens" / "small.h5ad")
     job = TrainingJob.check(
         template / "screens", "small", {"split": "simulation", "seed": 1},
@@ -526,9 +499,7 @@ def main(root: Path, results: Path, words: list[str]) -> int:
         (reference / "tmp").mkdir()
         assert wait(fork(reference, "first", lambda: resumed(reference)), 180) == "exited"
     whole = state(reference)
-    done = (
-        {json.loads(line)["name"] for line in results.read_text().splitlines()} if results.exists() else set()
-    )
+    done = {json.loads(line)["name"] for line in results.read_text().splitlines()} if results.exists() else set()
     n_wrong = 0
     for number, case in enumerate(cases()):
         if case.name in done or (words and not any(word in case.name for word in words)):

@@ -42,9 +42,7 @@ def jobs(folder: Path, n: int, method: str) -> dict[str, Any]:
     for number in range(n):
         (folder / f"job-{number}" / "tmp").mkdir(parents=True)
     start = time.time()
-    pids = [
-        fork(folder / f"job-{number}", "first", lambda number=number: work(number)) for number in range(n)
-    ]
+    pids = [fork(folder / f"job-{number}", "first", lambda number=number: work(number)) for number in range(n)]
     ends = [wait(pid, 900) for pid in pids]
     seconds = time.time() - start
     while any(living(pid, mark) for pid in pids) and time.time() - start - seconds < 10:
@@ -70,9 +68,7 @@ def counts(folder: Path) -> dict[str, Any]:
         "threads": len(os.listdir("/proc/self/task")),
         "python threads": threading.active_count(),
         "children": len(children),
-        "temporary files": len(
-            [name for name in os.listdir(folder) if not name.startswith("torchinductor_")]
-        ),
+        "temporary files": len([name for name in os.listdir(folder) if not name.startswith("torchinductor_")]),
         "shared memory": len(os.listdir("/dev/shm")),
     }
 

@@ -83,9 +83,7 @@ def test_backend(device, system, nccl, explicit, expected) -> None:
     assert choose_backend(device, system=system, nccl_available=nccl, explicit=explicit) == expected
 
 
-@pytest.mark.parametrize(
-    ("n", "n_cores", "warned"), [(1, 1, False), (4, 4, False), (5, 4, True), (32, 4, True)]
-)
+@pytest.mark.parametrize(("n", "n_cores", "warned"), [(1, 1, False), (4, 4, False), (5, 4, True), (32, 4, True)])
 def test_more_processes_than_cores_are_reported(n: int, n_cores: int, warned: bool, caplog) -> None:
     with caplog.at_level(logging.WARNING, logger="gears"):
         check_cpu_processes(n, n_cores)

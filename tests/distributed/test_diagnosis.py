@@ -43,11 +43,7 @@ NONE = {"built_for": None, "nccl": None, "gloo": True, "devices": []}
         ({"variables": {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}}, "note", "use INFO"),
         ({"variables": {"RANK": "0"}}, "note", "left over"),
         ({"machine": {"open_files": 64}}, "error", "only 64 files"),
-        (
-            {"machine": {"load": 9.04, "usable_cores": 2}},
-            "note",
-            "9.04 processes want 2 cores.*OMP_NUM_THREADS=1",
-        ),
+        ({"machine": {"load": 9.04, "usable_cores": 2}}, "note", "9.04 processes want 2 cores.*OMP_NUM_THREADS=1"),
         ({"software": SOFTWARE | {"anndata": None}}, "error", "missing: anndata"),
         ({"software": SOFTWARE | {"cell-gears": "0.1.2"}}, "note", "another environment"),
     ],
@@ -63,12 +59,7 @@ def test_what_follows_from_the_facts(change: dict, level: str, words: str) -> No
 def test_cores_are_those_of_the_container(tmp_path: Path) -> None:
     every = cores(tmp_path / "none")
     quota = tmp_path / "cpu.max"
-    for text, expected in (
-        ("max 100000", every),
-        ("100000 100000", 1),
-        ("50000 100000", 1),
-        ("9900000 100000", every),
-    ):
+    for text, expected in (("max 100000", every), ("100000 100000", 1), ("50000 100000", 1), ("9900000 100000", every)):
         quota.write_text(text)
         assert cores(quota) == expected
 
@@ -94,9 +85,7 @@ def test_this_machine_by_the_command(capsys: pytest.CaptureFixture[str], monkeyp
 
 def test_an_error_gives_exit_code_1(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     monkeypatch.setattr(
-        doctor,
-        "findings_of",
-        lambda *facts: [Finding("machine", "a", severity="note"), Finding("machine", "b")],
+        doctor, "findings_of", lambda *facts: [Finding("machine", "a", severity="note"), Finding("machine", "b")]
     )
     assert main(["doctor"]) == 1
     assert capsys.readouterr().out.splitlines()[-3:] == ["error: b", "note: a", "see the errors"]

@@ -58,10 +58,7 @@ def test_visible_cards_as_cuda_sees_them(value: str | None, expected: str) -> No
     assert "".join(letters[gpu.uuid] for gpu in visible_gpus(GPUS, environment)) == expected
 
 
-DIVIDED = [
-    Gpu("GPU-eeee", "A100", 40 * GIB, 39 * GIB, 90, divided=True),
-    Gpu("GPU-ffff", "A100", 40 * GIB, 0),
-]
+DIVIDED = [Gpu("GPU-eeee", "A100", 40 * GIB, 39 * GIB, 90, divided=True), Gpu("GPU-ffff", "A100", 40 * GIB, 0)]
 
 
 SLICES = [(DIVIDED, visible) for visible in (None, "1,0", "MIG-e1", "MIG-e1,MIG-e2")]

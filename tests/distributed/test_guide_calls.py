@@ -84,18 +84,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory, small_screen: tuple[AnnData
 
 def started(folder: Path, *command: object, **variables: str) -> subprocess.Popen[str]:
     """A command, without what an earlier launcher left in the environment."""
-    values = {
-        name: value for name, value in os.environ.items() if not name.startswith(("MASTER_", "RANK", "WORLD"))
-    }
-    values |= {
-        "OMP_NUM_THREADS": "1",
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        **variables,
-    }
+    values = {name: value for name, value in os.environ.items() if not name.startswith(("MASTER_", "RANK", "WORLD"))}
+    values |= {"OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **variables}
     words = list(map(str, command))
-    return subprocess.Popen(
-        words, cwd=folder, env=values, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return subprocess.Popen(words, cwd=folder, env=values, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
@@ -148,9 +140,7 @@ def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", ["train_dist_torchrun", pytest.param("train_multinode", marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize("name", ["train_dist_torchrun", pytest.param("train_multinode", marks=pytest.mark.long)])
 def test_scripts_take_the_data_of_the_config(name: str, folder: Path, loss_alone: list[float]) -> None:
     bash = shutil.which("bash")
     if bash is None:

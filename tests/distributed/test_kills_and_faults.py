@@ -25,9 +25,7 @@ HERE = Path(__file__).parent
 def run(script: str, *words: object, seconds: float) -> str:
     command = [sys.executable, str(HERE / script), *map(str, words)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=seconds, check=False, env=environment
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False, env=environment)
     assert not done.stderr.strip() or done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -69,9 +67,7 @@ def nothing_left(found: dict[str, Any], n: int) -> None:
 
 def repeats(*words: object, seconds: float) -> dict[str, Any]:
     """What `repeats.py` found; kept in GEARS_REPEATS."""
-    (line,) = [
-        line for line in run("repeats.py", *words, seconds=seconds).splitlines() if line.startswith("FOUND ")
-    ]
+    (line,) = [line for line in run("repeats.py", *words, seconds=seconds).splitlines() if line.startswith("FOUND ")]
     if path := os.environ.get("GEARS_REPEATS"):
         with open(path, "a", encoding="utf-8") as file:
             file.write(line[6:] + "\n")

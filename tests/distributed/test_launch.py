@@ -107,10 +107,7 @@ def stopped_outside_of_a_collective(rank: int, world_size: int) -> None:
 
 @pytest.mark.long
 def test_a_stopped_worker_that_nobody_waits_for_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    with (
-        caplog.at_level("WARNING", logger="gears"),
-        pytest.raises(WorkerError, match=r"worker 1 of 2 .*SIGSTOP"),
-    ):
+    with caplog.at_level("WARNING", logger="gears"), pytest.raises(WorkerError, match=r"worker 1 of 2 .*SIGSTOP"):
         launch(stopped_outside_of_a_collective, ["cpu"] * 2, backend="gloo", timeout=6)
     assert "worker 1 of 2 is stopped by SIGSTOP: `kill -CONT" in caplog.text
 
@@ -122,15 +119,9 @@ def signals_and_goes_on(rank: int, world_size: int, n_signals: int, caller: int)
     time.sleep(600)
 
 
-@pytest.mark.parametrize(
-    ("n_signals", "why"), [(1, r"not stopped 0\.5 s after SIGTERM"), (2, "SIGTERM came twice")]
-)
+@pytest.mark.parametrize(("n_signals", "why"), [(1, r"not stopped 0\.5 s after SIGTERM"), (2, "SIGTERM came twice")])
 def test_workers_that_do_not_stop_in_time_are_ended_with_a_warning(
-    n_signals: int,
-    why: str,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    quick_workers: None,
+    n_signals: int, why: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, quick_workers: None
 ) -> None:
     if n_signals == 1:
         monkeypatch.setattr(importlib.import_module("gears.distributed._launch"), "STOP_GRACE_SECONDS", 0.5)

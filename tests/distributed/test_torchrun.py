@@ -148,9 +148,7 @@ def two_machines(folder: Path, *script: str) -> list[list[str]]:
     inside = ["unshare", "-rn", "bash", str(namespaces)]
     allowed = shutil.which("unshare") and shutil.which("nsenter") and shutil.which("ip")
     allowed = allowed and subprocess.run(inside, capture_output=True, check=False).returncode == 0
-    print(
-        "two agents", "in two network namespaces" if allowed else "on loopback: namespaces are refused here"
-    )
+    print("two agents", "in two network namespaces" if allowed else "on loopback: namespaces are refused here")
     hosts = ("10.77.0.1", "10.77.0.2") if allowed else ("127.0.0.1", "127.0.0.1")
     port = 29500 if allowed else free_port()
     agents = [
@@ -237,9 +235,7 @@ def test_a_launched_run_logs_what_a_spawned_run_logs(tmp_path: Path, small_scree
     said["launched"].remove("[rank 1] WARNING: a warning")
 
     def alike(lines: list[str]) -> list[str]:
-        return sorted(
-            re.sub(r"[0-9.]+ s\b|model-\w+", "", line) for line in lines
-        )  # seconds and folders differ
+        return sorted(re.sub(r"[0-9.]+ s\b|model-\w+", "", line) for line in lines)  # seconds and folders differ
 
     assert alike(said["launched"]) == alike(said["spawned"])
     spawned = said["spawned"]

@@ -15,10 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md"), *(ROOT / "benchmarks" / "results").glob("*.md")])
 # pages that the site makes out of files kept elsewhere
-MADE = {
-    DOCS / "notebooks": (ROOT / "notebooks", ".ipynb"),
-    DOCS / "results": (ROOT / "benchmarks" / "results", None),
-}
+MADE = {DOCS / "notebooks": (ROOT / "notebooks", ".ipynb"), DOCS / "results": (ROOT / "benchmarks" / "results", None)}
 # the start page, and pages that are kept elsewhere
 WITHOUT_QUESTION = {"index", "changelog", "contributing"}
 FENCE = re.compile(r"^```.*?^```", flags=re.DOTALL | re.MULTILINE)
@@ -75,9 +72,7 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 
 def test_every_page_is_in_a_table_of_contents() -> None:
     trees = [
-        tree
-        for page in DOCS.glob("*.md")
-        for tree in re.findall(r"```\{toctree\}.*?```", text_of(page), re.DOTALL)
+        tree for page in DOCS.glob("*.md") for tree in re.findall(r"```\{toctree\}.*?```", text_of(page), re.DOTALL)
     ]
     entries = {line.strip() for tree in trees for line in tree.splitlines()}
     assert {page.stem for page in DOCS.glob("*.md")} - entries == {"index"}
@@ -104,11 +99,7 @@ def test_python_on_the_pages_is_python_with_names_that_exist(page: Path) -> None
 
 def test_functions_that_pages_refer_to_are_in_the_reference() -> None:
     reference = "".join(map(text_of, DOCS.glob("api_*.md")))
-    named = {
-        name
-        for page in DOCS.glob("*.md")
-        for name in re.findall(r"\{py:func\}`(gears[\w.]+)`", text_of(page))
-    }
+    named = {name for page in DOCS.glob("*.md") for name in re.findall(r"\{py:func\}`(gears[\w.]+)`", text_of(page))}
     assert named
     for name in named:
         module, _, function = name.rpartition(".")
@@ -136,9 +127,7 @@ def test_the_gallery_can_be_drawn() -> None:
 @pytest.mark.parametrize(
     ("script", "pictures"), [("picture", ("picture.png", "conditions.png")), ("kernels", ("kernels.png",))]
 )
-def test_the_pictures_of_the_pages_can_be_drawn(
-    script: str, pictures: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_the_pictures_of_the_pages_can_be_drawn(script: str, pictures: tuple[str, ...], tmp_path: Path) -> None:
     import runpy
 
     runpy.run_path(str(DOCS / f"{script}.py"))["main"](tmp_path)
@@ -183,9 +172,7 @@ def test_wrong_links_of_a_built_site_are_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text('<a href="b.html#there"></a><a id="here" href="#here"></a>')
     (tmp_path / "b.html").write_text('<p id="there"></p><img src="a.html">')
     assert check(tmp_path) == ([], 3)
-    (tmp_path / "c.html").write_text(
-        '<a href="b.html#gone"></a><a href="d.html"></a><script src="https://x.y/z.js">'
-    )
+    (tmp_path / "c.html").write_text('<a href="b.html#gone"></a><a href="d.html"></a><script src="https://x.y/z.js">')
     wrong, looked_at = check(tmp_path)
     assert looked_at == 6
     assert [text.split(": ")[1].split()[0] for text in wrong] == ["b.html#gone", "d.html", "loads"]

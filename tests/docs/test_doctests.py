@@ -31,9 +31,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     from gears import GEARS, PertData, simulated_screen
 
     names = ["AHR", "KLF1", *(f"G{i}" for i in range(38))]
-    adata, _ = simulated_screen(
-        gene_names=names, n_singles=10, n_pairs=8, cells_per_condition=12, n_control=40
-    )
+    adata, _ = simulated_screen(gene_names=names, n_singles=10, n_pairs=8, cells_per_condition=12, n_control=40)
     pert_data = PertData(tmp_path_factory.mktemp("doctests"), default_pert_graph=False)
     pert_data.new_data_process("screen", adata)
     pert_data.prepare_split(split="simulation", seed=1)
@@ -48,9 +46,7 @@ def test_there_are_examples_to_run() -> None:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_examples(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     monkeypatch.chdir(tmp_path)
     extra: dict[str, Any] = request.getfixturevalue("common") if name in WITH_MODEL else {}
     if name == "gears.jobs.ensemble":

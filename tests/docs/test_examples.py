@@ -53,9 +53,7 @@ def test_demo_then_training_and_prediction_scripts(tmp_path: Path) -> None:
 def test_the_training_script(tmp_path: Path) -> None:
     from gears.simulate import simulate_to_h5ad
 
-    simulate_to_h5ad(
-        tmp_path / "tiny.h5ad", n_genes=40, n_singles=10, n_pairs=8, cells_per_condition=12, n_control=40
-    )
+    simulate_to_h5ad(tmp_path / "tiny.h5ad", n_genes=40, n_singles=10, n_pairs=8, cells_per_condition=12, n_control=40)
     arguments = ["--data", "tiny.h5ad", "--cpu-workers", 2, "--epochs", 1, "--small-graph"]
     done = run("train_ddp_example.py", *arguments, "--save-path", "model", folder=tmp_path)
     assert "trained on cpu, cpu" in done.stdout
@@ -75,9 +73,7 @@ def test_the_basic_example(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "model" / "manifest.json").is_file()
 
 
-def run_here(
-    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> str:
+def run_here(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
     """Run an example that starts no processes, in this one; what it prints."""
     monkeypatch.setattr(sys, "argv", [name, str(folder)])
     runpy.run_path(str(EXAMPLES / name), run_name="__main__")

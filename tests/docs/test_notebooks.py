@@ -53,9 +53,7 @@ def kinds(notebook: Any) -> list[list[Any]]:
 def text_of(notebook: Any) -> str:
     """Everything that the cells have printed or shown as text."""
     shown = [output for cell in outputs(notebook) for output in cell]
-    return "\n".join(
-        output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in shown
-    )
+    return "\n".join(output.get("text", "") + output.get("data", {}).get("text/plain", "") for output in shown)
 
 
 def test_there_is_a_notebook_for_each_subject() -> None:
@@ -74,17 +72,13 @@ def test_each_begins_with_its_question_and_keeps_small_clean_outputs(name: str) 
     assert [output.text for output in shown if output.get("name") == "stderr"] == []
     assert re.findall(r"(?:^|[\s'\"(])/(?:tmp|home|root|usr|work|var)/\S*", text_of(notebook)) == []
     counts = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
-    assert counts == list(range(1, len(counts) + 1)), (
-        "run notebooks/execute.py: not every cell was run in order"
-    )
+    assert counts == list(range(1, len(counts) + 1)), "run notebooks/execute.py: not every cell was run in order"
 
 
 def run_and_compare(name: str, manager: Any) -> Any:
     kept = EXECUTE.read(name)
     done = EXECUTE.run(EXECUTE.read(name), manager)
-    assert kinds(done) == kinds(kept), (
-        f"the kept outputs of {name} are of other code: run notebooks/execute.py"
-    )
+    assert kinds(done) == kinds(kept), f"the kept outputs of {name} are of other code: run notebooks/execute.py"
     return done
 
 

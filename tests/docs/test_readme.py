@@ -24,24 +24,16 @@ def is_there(link: str) -> bool:
     if not anchor:
         return (ROOT / path).exists()
     headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(encoding="utf-8"), flags=re.MULTILINE)
-    return anchor in {
-        re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings
-    }
+    return anchor in {re.sub(r"[^\w -]", "", heading).strip().lower().replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.slow
-def test_the_ten_lines_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_ten_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from gears.simulate import simulate_to_h5ad
 
     monkeypatch.chdir(tmp_path)
     simulate_to_h5ad("screen.h5ad", n_genes=40, n_singles=10, n_pairs=8, cells_per_condition=12, n_control=40)
-    lines = (
-        BLOCKS[0]
-        .replace("epochs=20", "epochs=1")
-        .replace("GEARS(pert_data)", "GEARS(pert_data, device='cpu')")
-    )
+    lines = BLOCKS[0].replace("epochs=20", "epochs=1").replace("GEARS(pert_data)", "GEARS(pert_data, device='cpu')")
     exec(compile(lines, "README.md", "exec"), {})
     assert "CDK15+GNG4" in capsys.readouterr().out
     assert (tmp_path / "models" / "run1" / "manifest.json").is_file()

@@ -17,9 +17,7 @@ def test_the_code_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     lines = "\n".join(block for block in blocks if "train_multi_gpu" not in block)
-    lines = lines.replace("epochs=20", "epochs=1").replace(
-        "GEARS(pert_data)", 'GEARS(pert_data, device="cpu")'
-    )
+    lines = lines.replace("epochs=20", "epochs=1").replace("GEARS(pert_data)", 'GEARS(pert_data, device="cpu")')
     names: dict[str, Any] = {}
     exec(compile(lines, "tutorial.md", "exec"), names)
     assert len(names["predictions"]) == 2

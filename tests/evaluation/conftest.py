@@ -78,9 +78,7 @@ def build_screen(means: dict[str, np.ndarray], *, n=None, m2=None, genes=None, o
         control_of=np.zeros(len(mean), dtype=np.int64),
     )
     genes = genes or [f"G{gene}" for gene in range(mean.shape[1])]
-    ranking = (
-        None if order is None else DERanking(np.asarray(order), np.zeros(np.shape(order)), mean.shape[1])
-    )
+    ranking = None if order is None else DERanking(np.asarray(order), np.zeros(np.shape(order)), mean.shape[1])
     return FakeScreen(list(genes), conditions, statistics, ranking)
 
 

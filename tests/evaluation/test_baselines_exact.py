@@ -29,9 +29,7 @@ def table_of(means: np.ndarray, names: list[str], train: list[int], **more) -> C
 
 def check(name_or_baseline, means: np.ndarray, train: list[int], held_out: list[int], **arguments) -> None:
     names = labels()
-    baseline = (
-        make_baseline(name_or_baseline, clip=False) if isinstance(name_or_baseline, str) else name_or_baseline
-    )
+    baseline = make_baseline(name_or_baseline, clip=False) if isinstance(name_or_baseline, str) else name_or_baseline
     baseline.fit_means(table_of(means, names, train, **arguments))
     predicted = baseline.predict([names[row] for row in held_out])
     np.testing.assert_allclose(predicted, means[held_out], rtol=1e-7, atol=1e-9)
@@ -76,9 +74,7 @@ def test_go_neighbours_where_genes_of_equal_terms_answer_equally():
 
 def test_go_ridge_equals_a_regression_on_principal_components_written_out():
     rng = np.random.default_rng(5)
-    annotation = GeneAnnotation.from_dict(
-        {gene: {f"t{i}" for i in rng.choice(20, 6, replace=False)} for gene in GENES}
-    )
+    annotation = GeneAnnotation.from_dict({gene: {f"t{i}" for i in rng.choice(20, 6, replace=False)} for gene in GENES})
     control, effects = random_effects(2)
     baseline = GORidge(n_components=3, ridge=0.2, annotation=annotation, clip=False)
     baseline.fit_means(table_of(means_of(control, effects, np.add), labels(), SINGLES[:8]))
@@ -100,9 +96,7 @@ def test_genes_without_terms_get_the_mean_change_and_no_terms_at_all_are_refused
         baseline = kind(annotation=annotation, clip=False).fit_means(table_of(means, labels(), SINGLES[:6]))
         np.testing.assert_allclose(baseline.predict(["nobody"])[0], means[1:7].mean(axis=0), rtol=1e-12)
         with pytest.raises(ValueError, match=r"none of .* has a GO term"):
-            kind(annotation=GeneAnnotation.from_dict({"other": ["t"]})).fit_means(
-                table_of(means, labels(), [1])
-            )
+            kind(annotation=GeneAnnotation.from_dict({"other": ["t"]})).fit_means(table_of(means, labels(), [1]))
     with pytest.raises(ValueError, match="at least 1"):
         GOKnn(k=0)
 

@@ -100,9 +100,7 @@ def test_an_unseen_gene_gets_the_effects_of_its_five_nearest_genes_by_go():
 
 def test_an_unseen_gene_gets_the_effects_of_genes_of_similar_co_expression():
     names = ("A", "B", "C", "unseen", "E", "constant", "F")
-    profile_GK = np.array(
-        [[2.0, 0, 0], [0, 3, 0], [-1, -1, 0], [1, 1, 0], [4, 4, 0], [np.nan] * 3, [-1, 0, 1]]
-    )
+    profile_GK = np.array([[2.0, 0, 0], [0, 3, 0], [-1, -1, 0], [1, 1, 0], [4, 4, 0], [np.nan] * 3, [-1, 0, 1]])
     means = table(LABELS, gene_names=names, profiles=lambda: profile_GK)
     baseline = make_baseline("additive_ridge_coexpression").fit_means(means)
     weight_J = np.array([0.5**0.5, 0.5**0.5, 0, 0, 1, 0])  # D is not measured, C and F have negative cosines

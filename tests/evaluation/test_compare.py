@@ -51,15 +51,11 @@ class Refusing(Noisy):
 
 def test_folds_seeds_and_models_in_one_tidy_table(data):
     splits = list(folds(data.screen, 3, repeats=2))
-    result = compare(
-        {"noisy": Noisy, "same": lambda seed: Additive()}, data.screen, splits, seeds=[1, 2], **FEW
-    )
+    result = compare({"noisy": Noisy, "same": lambda seed: Additive()}, data.screen, splits, seeds=[1, 2], **FEW)
     assert list(result.table.columns[:8]) == [
         "split", "seed", "condition", "subgroup", "n_cells", "method", "metric", "value",
     ]  # fmt: skip
-    assert result.table["split"].unique().tolist() == [
-        f"repeat {r} fold {f}" for r in (0, 1) for f in range(3)
-    ]
+    assert result.table["split"].unique().tolist() == [f"repeat {r} fold {f}" for r in (0, 1) for f in range(3)]
     single = result.table[(result.table["metric"] == "mse")]
     assert single.groupby("method").size().to_dict() == {
         "noisy": 18 * 2 * 2, "same": 18 * 2 * 2, "no_change": 18 * 2, "train_mean": 18 * 2, "additive": 18 * 2,
@@ -68,9 +64,7 @@ def test_folds_seeds_and_models_in_one_tidy_table(data):
     assert not np.allclose(noisy.xs(1, level="seed"), noisy.xs(2, level="seed"))
     summary = result.summary().set_index(["subgroup", "method", "metric"])
     assert summary.loc[("all", "noisy", "mse"), "n_conditions"] == 18
-    assert summary.loc[("all", "same", "mse"), "mean"] == pytest.approx(
-        summary.loc[("all", "additive", "mse"), "mean"]
-    )
+    assert summary.loc[("all", "same", "mse"), "mean"] == pytest.approx(summary.loc[("all", "additive", "mse"), "mean"])
     # exact predictions are better than every baseline; a tie is no defeat
     outcomes = verdict_table(result.table, method="noisy").set_index("metric")["verdict"]
     assert outcomes.to_dict() == {"discrimination_ref": "better", "relative_error": "better"}
@@ -195,12 +189,8 @@ def test_page_is_whole_refers_to_nothing_outside_and_escapes_what_comes_from_dat
 def test_first_line_says_that_a_baseline_is_better(written):
     page = Page()
     page.feed(written[1]["page"].read_text())
-    assert page.texts[0].startswith(
-        "Too few conditions to say if <b>bad</b> beats the baselines (8; 10 are needed)"
-    )
-    assert (
-        "a baseline is ahead on discrimination_ref (additive~), relative_error (additive~)" in page.texts[0]
-    )
+    assert page.texts[0].startswith("Too few conditions to say if <b>bad</b> beats the baselines (8; 10 are needed)")
+    assert "a baseline is ahead on discrimination_ref (additive~), relative_error (additive~)" in page.texts[0]
 
 
 def test_weak_references_are_marked_and_explained(written):
@@ -214,9 +204,7 @@ def test_csv_and_json_say_the_same(written):
     table, paths = written
     again = pd.read_csv(paths["table"])
     pd.testing.assert_frame_equal(again.drop(columns="seed"), table.drop(columns="seed"), check_dtype=False)
-    whole = json.loads(
-        paths["json"].read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON")
-    )
+    whole = json.loads(paths["json"].read_text(), parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert len(whole["table"]) == len(table)
     assert whole["left_out"] == {"<i>": "why & how"}
     assert set(whole["verdicts"]) == {"<b>bad</b>", "fine"}
@@ -261,11 +249,7 @@ def test_pair_holds_the_same_controls_and_cells_with_the_predicted_means(tmp_pat
     assert [path.name for path in paths] == ["predicted.h5ad", "real.h5ad"]
     pair = [read_h5ad(path) for path in paths]
     for adata in pair:
-        assert adata.obs["target"].value_counts().to_dict() == {
-            "non-targeting": 60,
-            "GX00": 12,
-            "GX00+GX01": 12,
-        }
+        assert adata.obs["target"].value_counts().to_dict() == {"non-targeting": 60, "GX00": 12, "GX00+GX01": 12}
         assert list(adata.var_names) == data.screen.gene_names
         assert adata.X.min() >= 0
     controls = [adata[adata.obs["target"] == "non-targeting"].X.toarray() for adata in pair]

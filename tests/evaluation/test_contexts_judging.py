@@ -106,9 +106,7 @@ def test_the_view_of_some_control_cells_is_the_screen_of_its_cells(pert_data, di
     np.testing.assert_array_equal(view.de.order, fresh.de.order)
     again = pickle.loads(pickle.dumps(view))
     assert again.content_hash == view.content_hash != pert_data.whole_screen.content_hash
-    np.testing.assert_array_equal(
-        again.setting("L1", "CRISPRi").statistics.mean, view.settings[1].statistics.mean
-    )
+    np.testing.assert_array_equal(again.setting("L1", "CRISPRi").statistics.mean, view.settings[1].statistics.mean)
 
 
 def test_training_and_scoring_with_divided_controls(pert_data):
@@ -124,9 +122,7 @@ def test_training_and_scoring_with_divided_controls(pert_data):
     true = pert_data.screen_of("test").setting("L2", "CRISPRi")
     origin = true.statistics.mean[true.control_id]
     change = true.statistics.mean[true.id_of("GX00+ctrl")] - origin
-    elsewhere = pert_data.screen.statistics.delta(
-        np.array([pert_data.screen.id_of("GX00+ctrl [CRISPRi] @ L1")])
-    )
+    elsewhere = pert_data.screen.statistics.delta(np.array([pert_data.screen.id_of("GX00+ctrl [CRISPRi] @ L1")]))
     predictions = {"gears": predicted.expression_UG[0], "additive": means[control] + elsewhere[0]}
     for method, values in predictions.items():
         row = (table["condition"] == "GX00+ctrl [CRISPRi] @ L2") & (table["metric"] == "pearson_delta")

@@ -79,9 +79,7 @@ def test_relative_error_weighs_genes_by_evidence_and_is_1_on_average_for_the_tra
     def error(prediction):
         return (weight * (prediction - truth.mean_UG) ** 2).sum(axis=1) / weight.sum(axis=1)
 
-    np.testing.assert_allclose(
-        value("relative_error", predicted, truth), error(predicted) / error(reference).mean()
-    )
+    np.testing.assert_allclose(value("relative_error", predicted, truth), error(predicted) / error(reference).mean())
     assert value("relative_error", reference, truth).mean() == pytest.approx(1.0)
     assert (value("relative_error", truth.mean_UG, truth) == 0).all()
     shard = condition_metrics(predicted[:3], truth.subset(slice(3)), ["relative_error"])[:, 0]
@@ -138,16 +136,12 @@ def test_recall_by_size_asks_for_the_conditions_with_most_changed_genes():
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
 def test_the_amplitude_slope_is_one_over_the_factor_of_a_prediction(truth, factor):
-    np.testing.assert_allclose(
-        value("amplitude_slope", scaled(truth.mean_UG, truth, factor), truth), 1 / factor
-    )
+    np.testing.assert_allclose(value("amplitude_slope", scaled(truth.mean_UG, truth, factor), truth), 1 / factor)
 
 
 def test_top_genes_by_moderated_t(truth, predicted):
     size = np.abs(truth.moderated_t_UG)
-    expected = [
-        ((predicted - truth.mean_UG)[p, np.argsort(-size[p])[:20]] ** 2).mean() for p in range(N_CONDITIONS)
-    ]
+    expected = [((predicted - truth.mean_UG)[p, np.argsort(-size[p])[:20]] ** 2).mean() for p in range(N_CONDITIONS)]
     np.testing.assert_allclose(value("mse_top20_moderated", predicted, truth), expected)
 
 
@@ -163,9 +157,7 @@ def test_scaling_the_specific_part_of_a_prediction_changes_nothing(truth, predic
 def test_the_truth_is_best_and_the_training_mean_is_beaten_by_it(truth, predicted, name):
     reference = np.tile(truth.reference_mean_G, (N_CONDITIONS, 1))
     best, noisy, constant = (
-        np.nanmean(
-            np.nan_to_num(value(name, prediction, truth), nan=0.0 if name == "pearson_delta_ref" else np.nan)
-        )
+        np.nanmean(np.nan_to_num(value(name, prediction, truth), nan=0.0 if name == "pearson_delta_ref" else np.nan))
         for prediction in (truth.mean_UG, predicted, reference)
     )
     metric = METRICS[name]
@@ -195,9 +187,7 @@ def test_moderated_t_by_its_formula():
     own = m2 * (n / (n - 1))[:, None]
     variance = (19 * 14 * pooled + (n - 1)[:, None] * own) / (19 * 14 + n - 1)[:, None]
     t, degrees = moderated_t(statistics, np.arange(1, 7))
-    expected = (statistics.mean[1:] - statistics.mean[0]) / np.sqrt(
-        variance[1:] / n[1:, None] + variance[0] / n[0]
-    )
+    expected = (statistics.mean[1:] - statistics.mean[0]) / np.sqrt(variance[1:] / n[1:, None] + variance[0] / n[0])
     np.testing.assert_allclose(t, expected, rtol=1e-12)
     assert degrees.tolist() == [28.0] * 6
 

@@ -44,9 +44,7 @@ def test_additive_takes_the_train_mean_for_a_gene_not_seen_alone(additive_screen
     np.testing.assert_allclose(predicted, by_hand, rtol=1e-12)
 
 
-def test_additive_with_all_singles_is_exact_for_pairs_marked_and_never_copies_a_held_out_single(
-    additive_screen,
-):
+def test_additive_with_all_singles_is_exact_for_pairs_marked_and_never_copies_a_held_out_single(additive_screen):
     screen, split = additive_screen
     baseline = Additive(singles="all", clip=False).fit(screen, split)
     predicted = baseline.predict(["A+E", "E+ctrl"])
@@ -73,11 +71,7 @@ def test_predictions_below_zero_are_clipped_as_asked(make_screen, make_split):
 
 def test_linear_equals_the_formula_written_out(additive_screen):
     screen, split = additive_screen
-    screen.gene_names[2], screen.gene_names[7], screen.gene_names[11] = (
-        "A",
-        "C",
-        "E",
-    )  # B and D are not measured
+    screen.gene_names[2], screen.gene_names[7], screen.gene_names[11] = ("A", "C", "E")  # B and D are not measured
     baseline = Linear(clip=False).fit(screen, split)
     predicted = baseline.predict(["E+ctrl", "A+C", "B+ctrl", "A+B"])
     b = mean_of(screen, "ctrl")
@@ -108,9 +102,7 @@ def test_every_baseline_predicts_the_control_by_itself_and_ignores_the_order_of_
 
 
 @pytest.mark.parametrize("name", sorted(BASELINES))
-def test_baselines_do_not_see_held_out_conditions_unless_marked(
-    name, additive_screen, letters_go, letters_embedding
-):
+def test_baselines_do_not_see_held_out_conditions_unless_marked(name, additive_screen, letters_go, letters_embedding):
     screen, split = additive_screen
     given = {"annotation": letters_go, "embedding": letters_embedding}
     before = make_baseline(name, **given).fit(screen, split).predict(["A+B", "A+E", "E+ctrl"])

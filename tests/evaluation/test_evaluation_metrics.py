@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from gears.evaluation import METRICS, Truth, condition_metrics, metric_table, set_metrics, summary_table
 from gears.evaluation.metrics._decisive import changed_genes
 
-PER_CONDITION = [
-    name for name, metric in METRICS.items() if metric.scope == "condition" and not metric.needs_cells
-]
+PER_CONDITION = [name for name, metric in METRICS.items() if metric.scope == "condition" and not metric.needs_cells]
 CONTROL = np.array([1.0, 2.0, 3.0, 0.0])
 
 
@@ -117,9 +115,7 @@ def test_discrimination_leaves_out_the_own_targets():
     mean = np.array([[1.0, 0], [0, 1], [5, 2]])
     predicted = np.array([[9.0, 0.4], [0, 1], [5, 2]])
     # own distance 8 + .4, second 9 + .6, third 4 + 1.6: rank 1; without gene 0: .4, .6, 1.6: rank 0
-    assert value("discrimination", predicted, Truth.from_means(mean, np.zeros(2)))[0] == pytest.approx(
-        1 - 1 / 3
-    )
+    assert value("discrimination", predicted, Truth.from_means(mean, np.zeros(2)))[0] == pytest.approx(1 - 1 / 3)
     targets = [np.array([0]), np.array([], int), np.array([], int)]
     assert value("discrimination", predicted, Truth.from_means(mean, np.zeros(2), targets=targets))[0] == 1
 

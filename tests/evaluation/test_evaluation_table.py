@@ -32,9 +32,7 @@ def compared(make_additive_screen, letters_go):
     """A model that predicts the control everywhere, beside every default baseline."""
     screen, split = make_additive_screen()
     predicted = np.tile(screen.statistics.mean[0], (4, 1))
-    return comparison_table(
-        predicted, TEST, screen, split, metrics=[*DEFAULT, "spread", "rank"], annotation=letters_go
-    )
+    return comparison_table(predicted, TEST, screen, split, metrics=[*DEFAULT, "spread", "rank"], annotation=letters_go)
 
 
 def test_truth_of_a_screen(additive_screen):

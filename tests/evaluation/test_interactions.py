@@ -87,8 +87,7 @@ def test_scores_are_plain_floats_with_the_published_names():
 
 
 @pytest.mark.parametrize(
-    ("c1", "c2", "expected"),
-    [(1, 0, 3), (0, 1, 3), (0, 0, 0), (1, -1, 0), (-2, 0.2, 1), (1e-9, 1e-12, 0)],
+    ("c1", "c2", "expected"), [(1, 0, 3), (0, 1, 3), (0, 0, 0), (1, -1, 0), (-2, 0.2, 1), (1e-9, 1e-12, 0)]
 )
 def test_dominance_is_a_number_for_zero_and_opposite_coefficients(c1, c2, expected):
     assert dominance(c1, c2) == pytest.approx(expected)

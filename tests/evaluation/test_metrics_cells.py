@@ -9,9 +9,7 @@ from scipy.spatial.distance import cdist, pdist
 from gears import PertData
 from gears.conditions import Condition
 from gears.evaluation import METRICS, Truth, condition_metrics
-from gears.evaluation.metrics.differential import (
-    de_overlap_of_cells,
-)
+from gears.evaluation.metrics.differential import de_overlap_of_cells
 from gears.evaluation.metrics.distributions import energy_distance_of_cells, mmd_of_cells, squared_distances
 from gears.evaluation.truth import ScreenCells, moved_cells
 
@@ -69,11 +67,7 @@ def test_the_squared_energy_distance_is_that_of_the_means():
 
 
 def cell_truth() -> tuple[Truth, dict[str, np.ndarray]]:
-    cells = {
-        "ctrl": random_cells(1, 30),
-        "A+ctrl": random_cells(2, 20, shift=0.5),
-        "B+ctrl": random_cells(3, 25),
-    }
+    cells = {"ctrl": random_cells(1, 30), "A+ctrl": random_cells(2, 20, shift=0.5), "B+ctrl": random_cells(3, 25)}
     names = ["A+ctrl", "B+ctrl"]
     truth = Truth.from_means(
         np.array([cells[name].mean(axis=0) for name in names]),

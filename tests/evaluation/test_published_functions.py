@@ -12,13 +12,7 @@ from scipy.stats import ttest_ind_from_stats
 
 from gears import PertData
 from gears.evaluation import Truth, condition_metrics
-from gears.inference import (
-    compute_metrics,
-    deeper_analysis,
-    evaluate,
-    non_dropout_analysis,
-    non_zero_analysis,
-)
+from gears.inference import compute_metrics, deeper_analysis, evaluate, non_dropout_analysis, non_zero_analysis
 from gears.utils import (
     filter_pert_in_go,
     get_genes_from_perts,
@@ -64,9 +58,7 @@ def reference(shared):
     values = json.loads((shared / "reference" / "norman_subset_de_and_metrics.json").read_text())
     adata = read_h5ad(shared / "data" / "norman2019_subset.h5ad")
     labels = adata.obs["condition"].astype(str).to_numpy()
-    adata.obs["condition_name"] = [
-        f"K562_{label}_1+1" if label != "ctrl" else "K562_ctrl_1" for label in labels
-    ]
+    adata.obs["condition_name"] = [f"K562_{label}_1+1" if label != "ctrl" else "K562_ctrl_1" for label in labels]
     for key in ("top_non_dropout_de_20", "top_non_zero_de_20", "non_zeros_gene_idx", "non_dropout_gene_idx"):
         adata.uns[key] = values[key]
     full = {label: ranking(adata, label) for label in values["metrics_input"]}
@@ -93,10 +85,7 @@ def compare(found: dict, expected: dict, left_out: tuple[str, ...] = ()) -> None
         assert set(found[label]) == set(scores)
         kept = [key for key in scores if not any(part in key for part in left_out)]
         np.testing.assert_allclose(
-            [found[label][key] for key in kept],
-            [scores[key] for key in kept],
-            atol=1e-6,
-            err_msg=str((label, kept)),
+            [found[label][key] for key in kept], [scores[key] for key in kept], atol=1e-6, err_msg=str((label, kept))
         )
 
 
@@ -109,16 +98,12 @@ def test_compute_metrics_gives_the_published_values(reference):
 
 @pytest.mark.shared
 def test_non_dropout_analysis_gives_the_published_values(reference):
-    compare(
-        non_dropout_analysis(reference.adata, reference.results), reference.values["non_dropout_analysis"]
-    )
+    compare(non_dropout_analysis(reference.adata, reference.results), reference.values["non_dropout_analysis"])
 
 
 @pytest.mark.shared
 def test_deeper_analysis_gives_the_published_values(reference):
-    compare(
-        deeper_analysis(reference.adata, reference.results), reference.values["deeper_analysis"], NOT_SHIPPED
-    )
+    compare(deeper_analysis(reference.adata, reference.results), reference.values["deeper_analysis"], NOT_SHIPPED)
 
 
 @pytest.fixture
@@ -279,8 +264,7 @@ def test_conditions_within_the_graph():
 
 def test_mean_control():
     adata = AnnData(
-        np.array([[1.0, 2], [3, 4], [9, 9]]),
-        pd.DataFrame({"condition": ["ctrl", "ctrl", "A+ctrl"]}, list("abc")),
+        np.array([[1.0, 2], [3, 4], [9, 9]]), pd.DataFrame({"condition": ["ctrl", "ctrl", "A+ctrl"]}, list("abc"))
     )
     assert get_mean_control(adata).tolist() == [2, 3]
     with pytest.raises(ValueError, match="no control cells"):

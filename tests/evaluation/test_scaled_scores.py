@@ -9,9 +9,7 @@ from gears.evaluation._scoring import half_scores, scaled_shares, split_halves
 from gears.evaluation.intervals import Bootstrap, difference_table, interval_table, scaled_by_weights
 
 
-def scaled_score(
-    value: np.ndarray, floor: np.ndarray, ceiling: np.ndarray, *, higher_is_better: bool
-) -> float:
+def scaled_score(value: np.ndarray, floor: np.ndarray, ceiling: np.ndarray, *, higher_is_better: bool) -> float:
     """With every condition once."""
     once = np.ones((1, len(value)))
     return float(scaled_by_weights(once, value, floor, ceiling, higher_is_better=higher_is_better)[0])
@@ -48,18 +46,16 @@ def test_scaled_score_by_hand():
     shares = scaled_shares(value, floor, ceiling, higher_is_better=True)
     assert shares.tolist() == [0.5, 1.0]  # the mean is the score
     # errors: lower is better, from 4 (train mean) to 1 (other half)
-    assert scaled_score(
-        np.array([2.0]), np.array([4.0]), np.array([1.0]), higher_is_better=False
-    ) == pytest.approx(2 / 3)
+    assert scaled_score(np.array([2.0]), np.array([4.0]), np.array([1.0]), higher_is_better=False) == pytest.approx(
+        2 / 3
+    )
     assert scaled_score(np.array([0.5]), np.array([4.0]), np.array([1.0]), higher_is_better=False) > 1
 
 
 def test_train_mean_is_zero_on_the_scale_and_the_truth_is_above_one(data, truth):
     train_mean = make_baseline("train_mean").fit(data.screen, data.split).predict(truth.conditions)
     methods = {"train_mean": train_mean, "truth": truth.mean_UG}
-    halves = half_scores(
-        {name: Predicted(means) for name, means in methods.items()}, data.screen, truth, METRICS
-    )
+    halves = half_scores({name: Predicted(means) for name, means in methods.items()}, data.screen, truth, METRICS)
     for column, name in enumerate(METRICS):
         scored = {
             method: scaled_score(
@@ -139,9 +135,7 @@ def test_undefined_values_of_a_baseline_count_as_zero_and_of_the_model_are_left_
 
 
 def test_a_condition_in_several_splits_counts_once():
-    twice = pd.concat(
-        [tidy({"model": [1.0, 5.0]}, split="a"), tidy({"model": [3.0]}, split="b")], ignore_index=True
-    )
+    twice = pd.concat([tidy({"model": [1.0, 5.0]}, split="a"), tidy({"model": [3.0]}, split="b")], ignore_index=True)
     row = interval_table(twice).iloc[0]
     assert row["n_conditions"] == 2
     assert row["mean"] == pytest.approx((2 + 5) / 2)

@@ -42,9 +42,7 @@ def lines():
             rates += [rate] * n
     obs = pd.DataFrame(rows, columns=["condition", "cell_type"], index=[f"c{i}" for i in range(len(rows))])
     var = pd.DataFrame({"gene_name": GENES}, index=[f"E{i}" for i in range(30)])
-    return AnnData(
-        sparse.csr_matrix(np.log1p(rng.poisson(np.array(rates))).astype(np.float32)), obs=obs, var=var
-    )
+    return AnnData(sparse.csr_matrix(np.log1p(rng.poisson(np.array(rates))).astype(np.float32)), obs=obs, var=var)
 
 
 @pytest.fixture
@@ -97,9 +95,7 @@ def test_evaluate_and_compare_give_the_same_table(data, screen, shares, masked):
             {"gears": method}, shown, pert_data.split, annotation=pert_data.annotation, mask_target=masked, **scores
         )  # fmt: skip
         assert method.screen.content_hash == pert_data.screen.content_hash
-        pd.testing.assert_frame_equal(
-            compared.table.drop(columns=["split", "seed"]), evaluated, check_exact=True
-        )
+        pd.testing.assert_frame_equal(compared.table.drop(columns=["split", "seed"]), evaluated, check_exact=True)
         assert compared.table.attrs["notes"] == evaluated.attrs["notes"]
         assert compared.left_out == evaluated.attrs["left_out"]
     assert len(evaluated) > 50
@@ -175,9 +171,7 @@ def test_all_methods_are_fitted_to_the_same_conditions(data, refitted, monkeypat
     assert set(compared.runs["n_train"]) == {len(expected)}
 
     fits = []
-    monkeypatch.setattr(
-        Additive, "_fit", lambda self, means, fit=Additive._fit: (fits.append(means), fit(self, means))
-    )
+    monkeypatch.setattr(Additive, "_fit", lambda self, means, fit=Additive._fit: (fits.append(means), fit(self, means)))
     evaluated = model.evaluate("test", n_split_half=0, **few)
     assert [set(means.train) for means in fits] == [expected]
     n_train, n_val = len(parts["train"]), len(parts["val"])

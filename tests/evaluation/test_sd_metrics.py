@@ -4,16 +4,7 @@ import numpy as np
 import pytest
 
 from gears.conditions import Condition
-from gears.evaluation import (
-    DECISIVE,
-    METRICS,
-    Predicted,
-    Truth,
-    compare,
-    condition_metrics,
-    score,
-    verdict_table,
-)
+from gears.evaluation import DECISIVE, METRICS, Predicted, Truth, compare, condition_metrics, score, verdict_table
 from gears.evaluation._fitted import ConditionMeans
 from gears.evaluation._scoring import ScoreOptions
 from gears.jobs.estimators import PriorEstimator
@@ -102,9 +93,7 @@ def test_predictions_of_another_shape_are_refused_in_every_form():
 def test_compare_judges_the_intervals_of_the_prior(pert_data):
     assert "interval_score_90" in DECISIVE
     assert METRICS["coverage_90"].ideal == 0.9
-    found = compare(
-        {"prior": PriorEstimator(pert_data)}, pert_data.screen, pert_data.split, baselines=["train_mean"]
-    )
+    found = compare({"prior": PriorEstimator(pert_data)}, pert_data.screen, pert_data.split, baselines=["train_mean"])
     rows = found.table[found.table["metric"].isin(NAMES)]
     assert set(rows["method"]) == {"prior", "train_mean"}
     assert rows["value"].notna().all()

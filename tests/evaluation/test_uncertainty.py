@@ -49,9 +49,7 @@ def test_noise_of_the_true_values_is_added():
     mean, variance, true = noise()
     measured = true + np.random.default_rng(2).normal(0, 0.5, len(true))
     assert calibration(mean, variance, measured).standardised > 1.3
-    assert calibration(mean, variance, measured, true_variance=0.25).standardised == pytest.approx(
-        1, abs=0.02
-    )
+    assert calibration(mean, variance, measured, true_variance=0.25).standardised == pytest.approx(1, abs=0.02)
 
 
 def test_values_by_hand_and_what_has_no_variance_counts_nowhere():

@@ -25,11 +25,7 @@ Values = Mapping[str, Mapping[str, Sequence[float] | float]]
 def tidy(values: Values, n: int = N, models: Sequence[str] = ("gears",)) -> pd.DataFrame:
     """A table from the value, or the values of n conditions, of each metric and method."""
     rows = [
-        {
-            "condition": f"P{row}+ctrl",
-            "subgroup": "unseen_single" if row % 2 else "seen_single",
-            "n_cells": 10,
-        }
+        {"condition": f"P{row}+ctrl", "subgroup": "unseen_single" if row % 2 else "seen_single", "n_cells": 10}
         | {"method": method, "metric": metric, "value": float(value)}
         for metric, of_method in values.items()
         for method, numbers in of_method.items()
@@ -75,9 +71,7 @@ def test_better_worse_and_not_distinguishable_each_against_the_best_baseline_of_
     )
     lines = verdict_lines(table)
     assert lines[0] == verdict(table)
-    assert lines[2].startswith(
-        "  discrimination_ref: better (gears 0.600, additive~ 0.500, difference +0.100 ("
-    )
+    assert lines[2].startswith("  discrimination_ref: better (gears 0.600, additive~ 0.500, difference +0.100 (")
     assert len(lines) == 4
 
 
@@ -93,17 +87,13 @@ def test_ten_conditions_are_needed(n, expected):
 @pytest.mark.parametrize("metric", DECISIVE)
 def test_a_baseline_that_wins_a_decisive_metric_is_named_in_the_first_line(n, metric):
     higher = METRICS[metric].higher_is_better
-    table = tidy(
-        {metric: {"gears": 0.4 if higher else 0.6, "go_ridge": 0.5, "additive": 0.1 if higher else 0.9}}, n
-    )
+    table = tidy({metric: {"gears": 0.4 if higher else 0.6, "go_ridge": 0.5, "additive": 0.1 if higher else 0.9}}, n)
     first, short = render_table(table).splitlines()[0], short_table(table).splitlines()
     assert f"{metric} (go_ridge)" in first
     assert ("worse on" if n >= 10 else "a baseline is ahead on") in first
     expected = f"Worse than the best baseline on {metric} ({n} conditions)."
     assert short[0] == (
-        expected
-        if n >= 10
-        else "Too few conditions to say (3; 10 needed); a baseline is ahead on 1 of 1 metrics."
+        expected if n >= 10 else "Too few conditions to say (3; 10 needed); a baseline is ahead on 1 of 1 metrics."
     )
     assert short[2].split()[::2][:2] == [metric, "go_ridge"]
 
@@ -116,10 +106,7 @@ def test_a_tie_and_rounding_are_no_difference():
 def test_a_model_that_is_undefined_everywhere_is_worse_than_a_baseline_with_values():
     constant = {"gears": np.nan, "no_change": np.nan}
     table = tidy(
-        {
-            "discrimination_ref": {**constant, "additive": 0.2},
-            "relative_error": {"gears": 0.1, "additive": 0.5},
-        }
+        {"discrimination_ref": {**constant, "additive": 0.2}, "relative_error": {"gears": 0.1, "additive": 0.5}}
     )
     assert outcomes(table) == {"discrimination_ref": "worse", "relative_error": "better"}
     assert outcomes(tidy({"discrimination_ref": constant})) == {}

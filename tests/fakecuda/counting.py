@@ -137,9 +137,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=32, help="cells or conditions a step")
     parser.add_argument("--lines", action="store_true", help="list operators by line")
     for what in ("model", "train"):
-        parser.add_argument(
-            f"--{what}", nargs="*", default=[], metavar="KEY=VALUE", help=f"options of the {what}"
-        )
+        parser.add_argument(f"--{what}", nargs="*", default=[], metavar="KEY=VALUE", help=f"options of the {what}")
     options = parser.parse_args()
     model, train = (
         {key: ast.literal_eval(value) for key, value in (entry.split("=", 1) for entry in entries)}

@@ -107,9 +107,7 @@ def compare(name: str, folder: Path) -> dict[str, Any]:
     """Differences between both devices by quantity."""
     resumed = name == "saved, resumed"
     expected, found = (outcome(MODES[name], device, folder, resumed=resumed) for device in ("cpu", GPU))
-    differences = {
-        what: difference(found[what], expected[what]) for what in ("losses", "validation", "changes")
-    }
+    differences = {what: difference(found[what], expected[what]) for what in ("losses", "validation", "changes")}
     return {**differences, "mixed": found["mixed"]}
 
 

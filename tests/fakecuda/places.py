@@ -22,13 +22,7 @@ CHOICES: dict[str, dict[str, Any]] = {
     "gpu_ids": {"gpu_ids": [1, 0]},
     "device": {"device": "cuda"},
 }
-RANKS = {
-    "RANK": "3",
-    "LOCAL_RANK": "1",
-    "WORLD_SIZE": "4",
-    "LOCAL_WORLD_SIZE": "2",
-    "MASTER_ADDR": "localhost",
-}
+RANKS = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
 
 
 def chosen(options: dict[str, Any]) -> bool:
@@ -111,10 +105,7 @@ def main(folder: Path) -> dict[str, Any]:
     return {
         "chosen": {name: chosen(options) for name, options in CHOICES.items()},
         "refused": refused(),
-        "on the CPU": {
-            "cells": trained_on_cpu(folder, cells()),
-            "prior": trained_on_cpu(folder, {"steps": 4}),
-        },
+        "on the CPU": {"cells": trained_on_cpu(folder, cells()), "prior": trained_on_cpu(folder, {"steps": 4})},
         "pinned": pinned_on_gpu(folder),
         "ranked on two": ranked_on_two(folder),
         "copied to prepare": copied_to_prepare(folder),

@@ -50,9 +50,7 @@ def pretend_in_workers(log: Path) -> None:
     """Set the environment that spawned workers start with."""
     site = Path(__file__).resolve().with_name("site")
     paths = [str(site), *filter(None, [os.environ.get("PYTHONPATH")])]
-    os.environ.update(
-        FAKECUDA="1", PYTHONPATH=os.pathsep.join(paths), FAKENCCL_LOG=str(log), FAKENCCL_STRICT="1"
-    )
+    os.environ.update(FAKECUDA="1", PYTHONPATH=os.pathsep.join(paths), FAKENCCL_LOG=str(log), FAKENCCL_STRICT="1")
 
 
 def compare(case: dict[str, Any], folder: Path) -> dict[str, Any]:

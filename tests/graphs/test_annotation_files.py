@@ -44,9 +44,7 @@ name: part of
 """
 
 
-def gaf_line(
-    symbol: str, term: str, relation="involved_in", evidence="IDA", synonyms="", taxon="taxon:10090"
-):
+def gaf_line(symbol: str, term: str, relation="involved_in", evidence="IDA", synonyms="", taxon="taxon:10090"):
     columns = ["MGI", f"MGI:{symbol}", symbol, relation, term, "PMID:1", evidence, "", "P", "name", synonyms]
     return "\t".join([*columns, "protein", taxon, "20260101", "MGI", "", ""])
 

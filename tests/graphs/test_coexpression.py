@@ -100,9 +100,7 @@ def test_edges_do_not_depend_on_the_order_of_genes(seed, form):
 def test_ties_at_the_last_place_do_not_hang_on_rounding_or_chunk(monkeypatch, seed):
     rng = np.random.default_rng(seed)
     base, scales = rng.normal(size=57), rng.uniform(0.01, 100, 23)  # the same correlations but for rounding
-    x = np.outer(base + 0.3 * rng.normal(size=57), [1.0, *scales]) + np.outer(
-        np.ones(57), rng.normal(size=24)
-    )
+    x = np.outer(base + 0.3 * rng.normal(size=57), [1.0, *scales]) + np.outer(np.ones(57), rng.normal(size=24))
     x[:, 0] = base
     names = [f"g{i:02d}" for i in rng.permutation(24)]
     for chunk in (None, 8 * 24, 8 * 24 * 7):

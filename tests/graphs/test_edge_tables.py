@@ -117,12 +117,8 @@ def test_whole_numbers_that_are_not_used_are_reported(tmp_path, caplog):
     assert "every edge weighs 1; the numbers references are not used" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("name", "number"), [("weight", "0,634"), ("weight", "1.634,5"), ("pearson", "-0,5")]
-)
+@pytest.mark.parametrize(("name", "number"), [("weight", "0,634"), ("weight", "1.634,5"), ("pearson", "-0,5")])
 def test_decimal_commas_are_named(name, number, tmp_path):
     path = written(tmp_path, "e.csv", f'gene1,gene2,{name}\nA,B,"{number}"\nA,C,"1"\n')
-    with pytest.raises(
-        ValueError, match=f"column {name!r} of .* use decimal commas .'{number}'.; write them with a"
-    ):
+    with pytest.raises(ValueError, match=f"column {name!r} of .* use decimal commas .'{number}'.; write them with a"):
         maker().make(path)

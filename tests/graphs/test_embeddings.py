@@ -33,9 +33,7 @@ def test_every_form_is_the_same(tmp_path, values, monkeypatch):
         assert found.names == want.names
         np.testing.assert_allclose(found.values, values, rtol=1e-12)
     assert GeneEmbedding.of(values, names=NAMES).content_hash == want.content_hash
-    assert (
-        GeneEmbedding.of(tmp_path / "e.npy", names=tmp_path / "names.txt").content_hash == want.content_hash
-    )
+    assert GeneEmbedding.of(tmp_path / "e.npy", names=tmp_path / "names.txt").content_hash == want.content_hash
     assert GeneEmbedding.of(tmp_path / "varm.h5ad", key="varm/own").content_hash == want.content_hash
     np.testing.assert_allclose(GeneEmbedding.of(tmp_path / "genes.h5ad").values, values, rtol=1e-6)
     (tmp_path / "e.parquet").write_bytes(b"")
@@ -100,7 +98,5 @@ def test_start_keeps_the_leading_components(values, size):
     centred = values - values.mean(axis=0)
     u, s, _ = np.linalg.svd(centred, full_matrices=False)
     want = (u * s)[:, :size]
-    np.testing.assert_allclose(
-        start[:-1] @ start[:-1].T, want @ want.T / (want**2).sum(axis=1).mean(), atol=1e-10
-    )
+    np.testing.assert_allclose(start[:-1] @ start[:-1].T, want @ want.T / (want**2).sum(axis=1).mean(), atol=1e-10)
     assert np.isclose((start[:-1] ** 2).sum(axis=1).mean(), 1)

@@ -68,11 +68,7 @@ def test_unknown_nodes_are_isolated_and_aliases_resolved():
     annotation = GeneAnnotation.from_dict({"A": ["t1", "t2"], "B": ["t1"], "C": []}, aliases={"OLD": "A"})
     edges = edges_of(go_graph(annotation, ["unknown", "OLD", "B", "C", "A"]))
     pairs = {("OLD", "B"): 0.5, ("A", "B"): 0.5, ("OLD", "A"): 1.0}
-    expected = {
-        **pairs,
-        **{(b, a): w for (a, b), w in pairs.items()},
-        **{(x, x): 1.0 for x in ("OLD", "B", "A")},
-    }
+    expected = {**pairs, **{(b, a): w for (a, b), w in pairs.items()}, **{(x, x): 1.0 for x in ("OLD", "B", "A")}}
     assert edges == expected
 
 

@@ -43,9 +43,7 @@ def test_construction_checks(nodes, index, weight, message):
 
 
 @given(
-    st.dictionaries(
-        st.tuples(st.integers(0, 4), st.integers(0, 4)), st.floats(1e-3, 1e3, allow_nan=False), max_size=12
-    )
+    st.dictionaries(st.tuples(st.integers(0, 4), st.integers(0, 4)), st.floats(1e-3, 1e3, allow_nan=False), max_size=12)
 )
 def test_round_trips(tmp_path_factory, edges):
     graph = make(edges, tuple("EDCBA"))

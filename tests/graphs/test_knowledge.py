@@ -21,10 +21,7 @@ PROTEASOME = r"PSM[AB]\d+"  # the core, whose subunits share a domain
 def by_hand(terms_of: dict[str, set[str]], first: str, second: str) -> float:
     """The formula, term by term."""
     everything = set().union(*terms_of.values())
-    weight = {
-        term: -math.log(sum(term in terms for terms in terms_of.values()) / len(terms_of))
-        for term in everything
-    }
+    weight = {term: -math.log(sum(term in terms for terms in terms_of.values()) / len(terms_of)) for term in everything}
     shared = sum(weight[term] ** 2 for term in terms_of[first] & terms_of[second])
     lengths = [math.sqrt(sum(weight[term] ** 2 for term in terms_of[gene])) for gene in (first, second)]
     return shared / math.prod(lengths) if all(lengths) else 0.0
@@ -32,14 +29,9 @@ def by_hand(terms_of: dict[str, set[str]], first: str, second: str) -> float:
 
 def test_weighted_cosine_is_the_formula():
     annotation = GeneAnnotation.from_dict({**TERMS_OF}, aliases={"OLD": "B"})
-    similarity = weighted_cosine(
-        annotation, ["unknown", "D", "OLD", "A", "C", "E"], ["C", "A", "B", "unknown"]
-    )
+    similarity = weighted_cosine(annotation, ["unknown", "D", "OLD", "A", "C", "E"], ["C", "A", "B", "unknown"])
     expected = [
-        [
-            0.0 if "unknown" in (row, column) else by_hand(TERMS_OF, row, column)
-            for column in ["C", "A", "B", "unknown"]
-        ]
+        [0.0 if "unknown" in (row, column) else by_hand(TERMS_OF, row, column) for column in ["C", "A", "B", "unknown"]]
         for row in ["unknown", "D", "B", "A", "C", "E"]
     ]
     np.testing.assert_allclose(similarity, expected, rtol=1e-12)
@@ -69,11 +61,7 @@ def test_packaged_similarity_is_the_formula(name):
 
 @pytest.mark.parametrize(
     ("name", "times", "pattern"),
-    [
-        ("go_ancestors", 30, r"RP[LS]\d+[AXYL]?\d?"),
-        ("literature", 300, r"MED\d+"),
-        ("domains", 100, PROTEASOME),
-    ],
+    [("go_ancestors", 30, r"RP[LS]\d+[AXYL]?\d?"), ("literature", 300, r"MED\d+"), ("domains", 100, PROTEASOME)],
 )
 def test_subunits_of_a_complex_are_more_similar_than_random_genes(name, times, pattern):
     genes = knowledge_table(name).genes
@@ -88,9 +76,7 @@ def off_diagonal_mean(similarity: np.ndarray) -> float:
 
 
 def test_packaged_tables():
-    shapes = {
-        name: (*knowledge_table(name).matrix.shape, knowledge_table(name).matrix.nnz) for name in KNOWLEDGE
-    }
+    shapes = {name: (*knowledge_table(name).matrix.shape, knowledge_table(name).matrix.nnz) for name in KNOWLEDGE}
     assert shapes == {
         "go_ancestors": (18476, 18127, 852304),
         "literature": (25667, 255658, 798769),

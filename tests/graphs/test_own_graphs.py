@@ -106,14 +106,10 @@ def test_a_mouse_like_species(tmp_path, toy_adata):
     for symbol in symbols:
         for term in rng.choice(8, size=3, replace=False):
             columns = ["MGI", f"MGI:{symbol}", symbol, "involved_in", f"GO:{term:07d}", "PMID:1", "IDA", ""]
-            lines.append(
-                "\t".join([*columns, "P", "", "", "protein", "taxon:10090", "20260101", "MGI", "", ""])
-            )
+            lines.append("\t".join([*columns, "P", "", "", "protein", "taxon:10090", "20260101", "MGI", "", ""]))
     (tmp_path / "mgi.gaf").write_text("\n".join(lines) + "\n")
     terms = [f"[Term]\nid: GO:{term:07d}\nis_a: GO:{8 + term % 2:07d}\n" for term in range(8)]
-    terms += [f"[Term]\nid: GO:{term:07d}\nis_a: GO:0000010\n" for term in (8, 9)] + [
-        "[Term]\nid: GO:0000010\n"
-    ]
+    terms += [f"[Term]\nid: GO:{term:07d}\nis_a: GO:0000010\n" for term in (8, 9)] + ["[Term]\nid: GO:0000010\n"]
     (tmp_path / "go.obo").write_text("\n".join(terms))
     data = PertData(tmp_path / "data", gene2go=str(tmp_path / "mgi.gaf"), obo=tmp_path / "go.obo")
     data.new_data_process("mouse", toy_adata)

@@ -49,9 +49,7 @@ def test_a_users_table_is_weighed_by_the_evidence(data, registered):
     assert weights["pathways"] > 2 * max(
         weight for name, weight in weights.items() if name not in ("pathways", "offset")
     )
-    tested = [
-        data.condition_nodes(condition) for condition in data.split.conditions("test") if condition.genes
-    ]
+    tested = [data.condition_nodes(condition) for condition in data.split.conditions("test") if condition.genes]
     assert np.abs(fitted.prior(tested) - before.prior(tested)).max() > 0.01
     # another table is another prior, whatever the cache holds
     registered["pathways"] = pd.DataFrame(np.random.default_rng(0).normal(size=table.shape), index=genes)

@@ -41,9 +41,7 @@ def victim(actions: list[Action]) -> int:
         number += 1
 
 
-def kill_at_random(
-    actions: list[Action], look: Callable[[], str], moments: int, draw: random.Random
-) -> dict[str, int]:
+def kill_at_random(actions: list[Action], look: Callable[[], str], moments: int, draw: random.Random) -> dict[str, int]:
     """Kill so many victims; how often each state was found."""
     begun = time.monotonic()
     for action in actions:
@@ -100,11 +98,7 @@ def of_saving(folder: Path, adata: anndata.AnnData, moments: int, draw: random.R
         nonlocal left
         left += any(entry.name.endswith(".tmp") for entry in place.parent.iterdir())
         found = GEARS.from_pretrained(place, device="cpu").predict([["GX00"]], clip=False)["GX00"]
-        same = [
-            name
-            for name, one in zip(("first", "second"), expected, strict=True)
-            if np.array_equal(found, one)
-        ]
+        same = [name for name, one in zip(("first", "second"), expected, strict=True) if np.array_equal(found, one)]
         return same[0]
 
     actions = [lambda model=model: model.save_model(place) for model in models]

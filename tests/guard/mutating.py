@@ -28,9 +28,7 @@ ALLOWED = (ValueError, OSError)
 
 def mutate(content: bytes, draw: random.Random) -> tuple[str, bytes]:
     """A truncated, flipped, overwritten, lengthened or emptied copy, and what was done."""
-    kind = draw.choice(
-        ["cut", "flip", "flip", "flips", "zeros", "noise", "insert", "remove", "empty", "page"]
-    )
+    kind = draw.choice(["cut", "flip", "flip", "flips", "zeros", "noise", "insert", "remove", "empty", "page"])
     size = len(content)
     at = draw.randrange(size) if size else 0
     if kind == "cut":
@@ -79,11 +77,7 @@ class Bench:
                 found = digest(reader.read(place))
         except ALLOWED as error:
             text = str(error)
-            return (
-                "refused"
-                if damaged.name in text or str(place) in text
-                else f"WRONG: no name in {text[:300]!r}"
-            )
+            return "refused" if damaged.name in text or str(place) in text else f"WRONG: no name in {text[:300]!r}"
         except BaseException as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
             return f"WRONG: {type(error).__name__}: {str(error)[:200]} ({Path(where.filename).name}:{where.lineno})"
@@ -116,9 +110,7 @@ class Bench:
                 os._exit(0)
         _, status = os.waitpid(pid, 0)
         if status:
-            return f"WRONG: ended by signal {status & 127}" + (
-                " (a hang)" if status & 127 == signal.SIGALRM else ""
-            )
+            return f"WRONG: ended by signal {status & 127}" + (" (a hang)" if status & 127 == signal.SIGALRM else "")
         return out.read_text() if out.exists() else "WRONG: no judgement"
 
 

@@ -76,9 +76,7 @@ def make_run(folder: Path, adata: AnnData) -> None:
     """A prepared screen and a model trained on it, with checkpoints, split and prior."""
     from gears import GEARS, PertData
 
-    data = PertData(
-        folder / "data", gene2go={gene: {f"T{i % 7}", f"T{i % 5}"} for i, gene in enumerate(GENES)}
-    )
+    data = PertData(folder / "data", gene2go={gene: {f"T{i % 7}", f"T{i % 5}"} for i, gene in enumerate(GENES)})
     data.new_data_process("toy", adata)
     data.prepare_split("simulation", seed=1)
     data.get_dataloader(batch_size=64)
@@ -175,12 +173,7 @@ def read_h5ad(folder: Path) -> Any:
     from gears.data.reading._open import open_screen
 
     found = open_screen(folder / "screen.h5ad")
-    return [
-        as_csr(found.X).toarray(),
-        list(found.obs_names),
-        list(found.var_names),
-        list(found.obs["condition"]),
-    ]
+    return [as_csr(found.X).toarray(), list(found.obs_names), list(found.var_names), list(found.obs["condition"])]
 
 
 def make_ten_x(folder: Path, adata: AnnData) -> None:
@@ -213,9 +206,7 @@ def make_mtx(folder: Path, adata: AnnData) -> None:
 
     mmwrite(folder / "matrix.mtx", sparse.csr_matrix(adata.X).T)
     (folder / "barcodes.tsv").write_text("\n".join(adata.obs_names))
-    (folder / "features.tsv").write_text(
-        "\n".join(f"{g}\t{g}\tGene Expression" for g in adata.var["gene_name"])
-    )
+    (folder / "features.tsv").write_text("\n".join(f"{g}\t{g}\tGene Expression" for g in adata.var["gene_name"]))
 
 
 @reader(make_mtx)
@@ -281,9 +272,7 @@ def read_edges(folder: Path) -> Any:
 
 def make_embeddings(folder: Path, _: AnnData) -> None:
     values = np.arange(60.0).reshape(30, 2) % 7
-    (folder / "e.csv").write_text(
-        "\n".join(f"{gene},{a},{b}" for gene, (a, b) in zip(GENES, values, strict=True))
-    )
+    (folder / "e.csv").write_text("\n".join(f"{gene},{a},{b}" for gene, (a, b) in zip(GENES, values, strict=True)))
     np.save(folder / "e.npy", values)
     write_npz(folder / "e.npz", {"names": np.array(GENES), "values": values})
 
@@ -373,9 +362,7 @@ def read_zarr(folder: Path) -> Any:
 def make_ontology(folder: Path, _: AnnData) -> None:
     import gzip
 
-    stanza = (
-        "[Term]\nid: T{i}\nname: term {i}\nalt_id: A{i}\nis_a: T{up} ! its parent\nrelationship: part_of T0\n"
-    )
+    stanza = "[Term]\nid: T{i}\nname: term {i}\nalt_id: A{i}\nis_a: T{up} ! its parent\nrelationship: part_of T0\n"
     text = "format-version: 1.2\n\n[Term]\nid: T0\n\n"
     text += "\n".join(stanza.format(i=i, up=(i - 1) // 2) for i in range(1, 12))
     (folder / "go.obo").write_text(text)

@@ -45,9 +45,7 @@ def one_round(folder: Path, number: int) -> None:
     data.get_dataloader(batch_size=32)
     model = GEARS(data, device="cpu")
     model.model_initialize(hidden_size=8)
-    model.train(
-        steps=2, verbose=False, objective=("moments", "cells")[number % 2], save_path=str(folder / "run")
-    )
+    model.train(steps=2, verbose=False, objective=("moments", "cells")[number % 2], save_path=str(folder / "run"))
     model.save_model(folder / "saved")
     again = GEARS.from_pretrained(folder / "saved", device="cpu")
     asked = [[gene] for gene in again.pert_list[:10]]
@@ -64,9 +62,7 @@ def one_round(folder: Path, number: int) -> None:
 
 def main(folder: Path, seconds: float) -> dict[str, Any]:
     logging.getLogger("gears").setLevel(logging.ERROR)
-    adata, _ = simulated_screen(
-        n_genes=len(GENES), n_singles=8, n_pairs=4, cells_per_condition=8, n_control=30, seed=2
-    )
+    adata, _ = simulated_screen(n_genes=len(GENES), n_singles=8, n_pairs=4, cells_per_condition=8, n_control=30, seed=2)
     PertData(folder / "data", default_pert_graph=False).new_data_process("soak", adata)
     begun = time.monotonic()
     rounds, looks, warm = 0, [], held()

@@ -79,9 +79,7 @@ def test_text_bombs(tmp_path):
     row = "DB\tID\t{gene}\t\tGO:1\tREF\tIDA\t\tP\tname\tOLD\tprotein\ttaxon:9606\t20200101\tDB\n"
     long = row.format(gene="G" * 200_000)
     (tmp_path / "long.gaf").write_text(long)
-    with pytest.raises(
-        ValueError, match=r"long\.gaf, after line 1, cannot be read as a table .*field larger"
-    ):
+    with pytest.raises(ValueError, match=r"long\.gaf, after line 1, cannot be read as a table .*field larger"):
         GeneAnnotation.from_path(tmp_path / "long.gaf")
     (tmp_path / "cut.gaf.gz").write_bytes(gzip.compress(row.format(gene="A").encode() * 50)[:-12])
     with pytest.raises(ValueError, match=r"cut\.gaf\.gz.*cannot be read as text"):
@@ -119,9 +117,7 @@ def test_matrices_of_text_with_zero_bytes(packed, tmp_path, toy_template):
     for place in (60, len(whole) // 2, 64_319, len(whole) - 43):
         content = whole[:place] + bytes(43) + whole[place + 43 :]
         path.write_bytes(gzip.compress(content) if packed else content)
-        with pytest.raises(
-            ValueError, match=r"matrix\.mtx.* cannot be read as a MatrixMarket file .*zero bytes"
-        ):
+        with pytest.raises(ValueError, match=r"matrix\.mtx.* cannot be read as a MatrixMarket file .*zero bytes"):
             open_screen(tmp_path)
     path.write_bytes(gzip.compress(whole) if packed else whole)
     np.testing.assert_allclose(open_screen(tmp_path).X.toarray(), toy_template.X.toarray(), rtol=1e-6)

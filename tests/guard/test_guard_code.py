@@ -60,11 +60,7 @@ def free(name: str, call: ast.Call) -> bool:
         return True
     if name in ("np.load", "numpy.load") and keyword(call, "allow_pickle") is not False:
         return True
-    return (
-        keyword(call, "allow_pickle") is True
-        or keyword(call, "shell") is True
-        or name.endswith(".extractall")
-    )
+    return keyword(call, "allow_pickle") is True or keyword(call, "shell") is True or name.endswith(".extractall")
 
 
 def test_no_code_path_runs_what_is_in_a_file():
@@ -115,22 +111,9 @@ def declared() -> set[str]:
     extras = project["optional-dependencies"]
     at_run_time = [
         extras[name]
-        for name in (
-            "wandb",
-            "tensorboard",
-            "eval",
-            "gpu",
-            "parquet",
-            "dask",
-            "notebooks",
-            "completion",
-            "pyg",
-        )
+        for name in ("wandb", "tensorboard", "eval", "gpu", "parquet", "dask", "notebooks", "completion", "pyg")
     ]
-    return {
-        distribution(line)
-        for line in [*project["dependencies"], *(one for part in at_run_time for one in part)]
-    }
+    return {distribution(line) for line in [*project["dependencies"], *(one for part in at_run_time for one in part)]}
 
 
 BEHIND = {"zarr": "anndata", "pynvml": "nvidia-ml-py", "IPython": "ipykernel", "markupsafe": "jinja2"}
@@ -159,6 +142,4 @@ def test_every_dependency_says_its_licence():
     text = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     for line in project["dependencies"]:
-        assert f"| {distribution(line)} |" in text, (
-            f"{line} is missing from the licences in docs/guarantees.md"
-        )
+        assert f"| {distribution(line)} |" in text, f"{line} is missing from the licences in docs/guarantees.md"

@@ -87,9 +87,7 @@ def save(folder: Path, _: AnnData) -> None:
 
 
 def train_on(folder: Path, _: AnnData) -> None:
-    opened(folder).train(
-        steps=2, evaluate_test=False, verbose=False, save_path=str(folder / "run"), resume=True
-    )
+    opened(folder).train(steps=2, evaluate_test=False, verbose=False, save_path=str(folder / "run"), resume=True)
 
 
 def predict(folder: Path, _: AnnData) -> None:
@@ -154,9 +152,7 @@ def test_a_disk_that_fills_up_within_hdf5(what, copy, toy_adata):
 
 def test_no_room_is_said_before_anything_is_written(copy, toy_adata, monkeypatch):
     before = contents(copy)
-    monkeypatch.setattr(
-        "gears.files._atomic.shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0)
-    )
+    monkeypatch.setattr("gears.files._atomic.shutil.disk_usage", lambda _: shutil._ntuple_diskusage(10, 10, 0))
     with pytest.raises(OSError, match=r"toy needs about 0 MB, 0 MB are free"):
         prepare_again(copy, toy_adata)
     with pytest.raises(OSError, match=r"run\.h5ad needs about"):

@@ -94,9 +94,7 @@ def screens(draw: Any) -> AnnData:
     labels = draw(st.lists(st.one_of(st.sampled_from(["ctrl", "ctrl", "GX00+ctrl", "GX01+ctrl", "GX00+GX01"]), NAMES),
                            min_size=n_cells, max_size=n_cells))  # fmt: skip
     form = draw(st.sampled_from([np.asarray, sparse.csr_matrix, sparse.csc_matrix, sparse.csr_array]))
-    genes = (
-        draw(st.lists(NAMES, min_size=n_genes, max_size=n_genes)) if draw(st.booleans()) else GENES[:n_genes]
-    )
+    genes = draw(st.lists(NAMES, min_size=n_genes, max_size=n_genes)) if draw(st.booleans()) else GENES[:n_genes]
     obs = pd.DataFrame({"condition": pd.Series(labels, dtype=object), "cell_type": "A"})
     obs.index = [f"c{i}" for i in range(n_cells)]
     var = pd.DataFrame({"gene_name": pd.Series(genes, dtype=object)})
@@ -171,9 +169,7 @@ def written(content: bytes, name: str, read: Callable[[Path], Any]) -> Any:
         return read_or_refused(lambda: read(path), name=name)
 
 
-LINES = st.lists(st.lists(NAMES | st.floats().map(str), max_size=17).map("\t".join), max_size=8).map(
-    "\n".join
-)
+LINES = st.lists(st.lists(NAMES | st.floats().map(str), max_size=17).map("\t".join), max_size=8).map("\n".join)
 TEXTS = {
     "a.gmt": GeneAnnotation.from_path,
     "a.gaf": GeneAnnotation.from_path,

@@ -8,9 +8,7 @@ from anndata import AnnData
 from driving import found_by
 
 DRIVER = Path(__file__).with_name("killing.py")
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="forks, and replaces folders in one step as Linux does"
-)
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, and replaces folders in one step as Linux does")
 
 
 def killed(adata: AnnData, folder: Path, moments: int) -> dict[str, dict[str, int]]:

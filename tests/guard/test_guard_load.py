@@ -21,9 +21,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts open fil
 
 def soak(folder: Path, seconds: int) -> subprocess.Popen[str]:
     command = [sys.executable, str(SCRIPT), str(folder), str(seconds)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT
-    )
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
 
 
 def result(process: subprocess.Popen[str], seconds: float) -> dict[str, Any]:

@@ -112,12 +112,7 @@ def test_a_gradient_that_is_not_finite(clip):
 def test_a_loss_that_is_not_finite_leaves_checkpoints_of_before(toy_adata, tmp_path, monkeypatch):
     """A run that breaks in its third epoch leaves the model and the checkpoint of the second."""
     data = opened(tmp_path / "data", toy_adata)
-    options: dict[str, Any] = {
-        "prior": None,
-        "evaluate_test": False,
-        "verbose": False,
-        "objective": "moments",
-    }
+    options: dict[str, Any] = {"prior": None, "evaluate_test": False, "verbose": False, "objective": "moments"}
     model, place, step, taken = network(data), tmp_path / "run", TrainingEngine._backward, 0
 
     def breaking(self: TrainingEngine, *arguments: Any) -> torch.Tensor:
@@ -192,9 +187,7 @@ def test_the_order_of_cells_does_not_matter(toy_adata, tmp_path):
         model = network(data)
         model.train(steps=1, evaluate_test=False, verbose=False)
         predicted = model.predict([["GX03"], ["GX00", "GX01"]]).expression_UG
-        found.append(
-            ([data.screen.statistics.mean[rows], data.screen.statistics.m4[rows]], predicted, data.split)
-        )
+        found.append(([data.screen.statistics.mean[rows], data.screen.statistics.m4[rows]], predicted, data.split))
     for one, other in zip(found[0][0], found[1][0], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-5)

@@ -24,11 +24,7 @@ def test_names_in_a_report_are_text(tmp_path):
 
 
 def hostile_page(folder: Path) -> Path:
-    names = [
-        "<script>alert(1)</script>+ctrl",
-        '"><img src=x onerror=alert(1)>+ctrl',
-        "javascript:alert(2)+ctrl",
-    ]
+    names = ["<script>alert(1)</script>+ctrl", '"><img src=x onerror=alert(1)>+ctrl', "javascript:alert(2)+ctrl"]
     rows = []
     for method in ("model <b>bold</b>", "no_change"):
         for number, name in enumerate(names):
@@ -36,9 +32,7 @@ def hostile_page(folder: Path) -> Path:
                 row = dict.fromkeys(COLUMNS, "") | {"condition": name, "method": method, "metric": metric}
                 rows.append(row | {"value": 0.1 * (number + 1), "subgroup": "<i>unseen</i>", "n_cells": 5})
     table = pd.DataFrame(rows)
-    return write_report(
-        table, folder / "page", title="<script>alert(1)</script>", models=["model <b>bold</b>"]
-    )["page"]
+    return write_report(table, folder / "page", title="<script>alert(1)</script>", models=["model <b>bold</b>"])["page"]
 
 
 @pytest.mark.long

@@ -174,9 +174,7 @@ class Raw:
 def with_state(array: np.ndarray, **changes: Any) -> Raw:
     function, arguments, state = array.__reduce__()
     names = ("version", "shape", "dtype", "fortran", "raw")
-    return Raw(
-        function, arguments, tuple(changes.get(name, value) for name, value in zip(names, state, strict=True))
-    )
+    return Raw(function, arguments, tuple(changes.get(name, value) for name, value in zip(names, state, strict=True)))
 
 
 def breaking() -> dict[str, bytes]:

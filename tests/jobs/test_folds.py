@@ -32,9 +32,7 @@ def result(model) -> Comparison:
 
 
 def test_every_condition_is_predicted_once_by_a_model_that_did_not_see_it(model, result):
-    perturbed = {
-        str(condition) for condition in model.pert_data.screen.conditions if not condition.is_control
-    }
+    perturbed = {str(condition) for condition in model.pert_data.screen.conditions if not condition.is_control}
     for _, rows in result.table.groupby(["method", "metric"]):
         assert sorted(rows["condition"]) == sorted(perturbed)
     assert set(result.table["method"]) == {"gears", "train_mean"}
@@ -60,9 +58,7 @@ def test_a_fold_trains_as_a_model_of_its_split_does(model, result):
     measured_UG = screen.statistics.mean[[screen.id_of(condition) for condition in tested]]
     mse_U = ((np.maximum(predicted_UG, 0) - measured_UG) ** 2).mean(axis=1)
     rows = result.table.query("method == 'gears' and metric == 'mse' and split == 'fold 2'")
-    np.testing.assert_allclose(
-        rows.set_index("condition")["value"].loc[list(map(str, tested))], mse_U, rtol=1e-6
-    )
+    np.testing.assert_allclose(rows.set_index("condition")["value"].loc[list(map(str, tested))], mse_U, rtol=1e-6)
 
 
 def test_the_model_stays_as_it_was(model, small_data):

@@ -31,9 +31,7 @@ def data(tmp_path_factory, small_screen) -> PertData:
 def test_evaluate_gives_scaled_scores(data):
     model = GEARS(data, device="cpu")
     model.model_initialize(**NETWORK)
-    table = model.evaluate(
-        "test", n_split_half=1, metrics=["mse", "pearson_delta", "mse_top20_de"], name="mine"
-    )
+    table = model.evaluate("test", n_split_half=1, metrics=["mse", "pearson_delta", "mse_top20_de"], name="mine")
     assert set(table["method"]) >= {"mine", "additive", "go_ridge", "no_change"}
     assert table.loc[table["method"] == "additive", "scaled"].notna().any()
     assert "scaled" not in model.evaluate("val", n_split_half=0, metrics=["mse"])
@@ -94,19 +92,13 @@ def with_prior(data) -> GEARS:
 def weighted(model: GEARS, weight: float, **report) -> GEARS:
     """The same model with another weight of its network."""
     other = copy.copy(model)
-    prior = dataclasses.replace(
-        model.parts.prior, network_weight=weight, report={**model.parts.prior.report, **report}
-    )
+    prior = dataclasses.replace(model.parts.prior, network_weight=weight, report={**model.parts.prior.report, **report})
     other.parts = dataclasses.replace(model.parts, prior=prior)
     return other
 
 
 def test_the_prior_alone_and_the_network_that_is_not_used_have_rows_of_their_own(data, with_prior, caplog):
-    options = {
-        "metrics": ["mse", "pearson_delta"],
-        "baselines": ["additive", "train_mean"],
-        "n_split_half": 0,
-    }
+    options = {"metrics": ["mse", "pearson_delta"], "baselines": ["additive", "train_mean"], "n_split_half": 0}
 
     def rows(model: GEARS) -> dict[str, list[float]]:
         table = model.evaluate("test", **options)
@@ -173,11 +165,7 @@ def test_estimators_say_which_parts_they_are_fitted_to(data):
 def test_gears_is_trained_anew_on_every_split_and_the_users_split_stays(data):
     before = data.split
     result = compare(
-        {
-            "gears": lambda seed: GEARSEstimator(
-                data, network=NETWORK, training=TRAINING, seed=seed, device="cpu"
-            )
-        },
+        {"gears": lambda seed: GEARSEstimator(data, network=NETWORK, training=TRAINING, seed=seed, device="cpu")},
         data.screen,
         [data.split],
         seeds=[1, 2],

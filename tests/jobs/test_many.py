@@ -70,18 +70,10 @@ def test_results_in_order_and_one_failure_loses_nothing(outcomes: list[RunOutcom
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=8, uncertainty=True, seed=2)
     model.train(
-        epochs=1,
-        objective="cells",
-        prior=None,
-        batch_size=24,
-        dtype="float64",
-        evaluate_test=False,
-        verbose=False,
+        epochs=1, objective="cells", prior=None, batch_size=24, dtype="float64", evaluate_test=False, verbose=False
     )
     state = torch.load(Path(outcomes[2].save_path) / "model.pt", weights_only=True)
-    assert all(
-        (state[key] - value).abs().max() < 1e-9 for key, value in model.best_model.state_dict().items()
-    )
+    assert all((state[key] - value).abs().max() < 1e-9 for key, value in model.best_model.state_dict().items())
 
 
 @pytest.mark.slow
@@ -110,18 +102,14 @@ def test_an_ensemble_is_trained_in_one_call_and_does_not_depend_on_how_many_are_
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # so that threads are those that the package chooses
     config = configuration(screens, dtype="float32", objective="moments", batch_size=None)
-    ensembles = [
-        Ensemble.train(config, [1, 2], screens / f"{n}-at-once", n_at_once=n, device="cpu") for n in (1, 2)
-    ]
+    ensembles = [Ensemble.train(config, [1, 2], screens / f"{n}-at-once", n_at_once=n, device="cpu") for n in (1, 2)]
     gene, other = ensembles[0].pert_list[:2]
     first, second = (ensemble.predict([gene, f"{gene}+{other}"]) for ensemble in ensembles)
     np.testing.assert_array_equal(first.expression_UG, second.expression_UG)
     assert first.spread_UG.max() > 0
 
 
-def test_members_that_agree_to_the_bit_are_reported(
-    small_data: PertData, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_members_that_agree_to_the_bit_are_reported(small_data: PertData, caplog: pytest.LogCaptureFixture) -> None:
     models = [GEARS(small_data, device="cpu") for _ in range(3)]
     for seed, model in enumerate(models):
         model.model_initialize(hidden_size=8, seed=seed)

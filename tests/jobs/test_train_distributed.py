@@ -150,10 +150,7 @@ def test_blocked_save_path_is_refused_before_workers_start(screens: Path, tmp_pa
         ({"args": {"epochs": 2}}, "save_path"),
         ({"args": {"save_path": "m", "epoch": 2}}, "did you mean 'epochs'"),
         ({"args": {"save_path": "m", "model_config": {"hidden": 3}}}, "model_config 'hidden'"),
-        (
-            {"args": {"save_path": "m", "model_config": {"tau": 0.2}}, "split": {"seeed": 1}},
-            "did you mean 'seed'",
-        ),
+        ({"args": {"save_path": "m", "model_config": {"tau": 0.2}}, "split": {"seeed": 1}}, "did you mean 'seed'"),
         ({"args": {"save_path": "m"}, "data": {"normalise": True}}, "did you mean 'normalize'"),
         ({"args": {"save_path": "m", "schedule": "cos"}}, "unknown schedule 'cos'"),
     ],
@@ -188,9 +185,7 @@ def test_batch_larger_than_the_data_is_refused_before_workers_start(screens: Pat
 def test_more_workers_than_conditions_are_refused_before_workers_start(screens: Path) -> None:
     job = TrainingJob.check(screens, "small", SPLIT, {"save_path": "m", "prior": None}, DATA)
     n_conditions = len(job.load().split.conditions("train"))
-    with pytest.raises(
-        ValueError, match=rf"{n_conditions + 1} workers, but training has {n_conditions} cond"
-    ):
+    with pytest.raises(ValueError, match=rf"{n_conditions + 1} workers, but training has {n_conditions} cond"):
         job.prepare(n_conditions + 1)
     job.prepare(n_conditions)
 
@@ -198,11 +193,7 @@ def test_more_workers_than_conditions_are_refused_before_workers_start(screens: 
 @pytest.mark.parametrize("train", [train_multi_gpu, train_many])
 def test_far_more_processes_than_cores_are_refused_before_anything_is_read(train, tmp_path: Path) -> None:
     n = 8 * cores() + 1
-    arguments: dict[str, Any] = {
-        "pert_data_path": tmp_path,
-        "dataset_name": "none",
-        "args": {"save_path": "m"},
-    }
+    arguments: dict[str, Any] = {"pert_data_path": tmp_path, "dataset_name": "none", "args": {"save_path": "m"}}
     if train is train_many:
         arguments = {"configs": [arguments], "n_at_once": n}
     else:
@@ -242,20 +233,14 @@ def test_options_of_a_group_that_runs_are_reported(screens, tmp_path, monkeypatc
         train_multi_gpu(screens, "small", SPLIT, args, data_config=DATA, timeout=5, backend="gloo")
     finally:
         cleanup_ddp()
-    lines = [
-        record.getMessage()
-        for record in caplog.records
-        if "has no effect: the process" in record.getMessage()
-    ]
+    lines = [record.getMessage() for record in caplog.records if "has no effect: the process" in record.getMessage()]
     assert [line.partition("=")[0] for line in lines] == ["backend", "timeout"]
 
 
 def test_dictionary_annotation_travels_as_a_file(screens, tmp_path, small_screen_adata):
     genes = small_screen_adata.var["gene_name"].tolist()
     go = {gene: {f"T{index % 7}", f"T{index % 5}"} for index, gene in enumerate(genes)}
-    job = TrainingJob.check(
-        screens, "small", SPLIT, {"save_path": str(tmp_path / "m")}, {"gene2go": go, **DATA}
-    )
+    job = TrainingJob.check(screens, "small", SPLIT, {"save_path": str(tmp_path / "m")}, {"gene2go": go, **DATA})
     wanted = job.load().annotation.content_hash
     _, job = job.prepare(1)
     sent = job.worker_args()["data_config"]["gene2go"]
@@ -313,9 +298,7 @@ def test_users_own_spawn_with_a_ddp_wrapper(screens: Path, tmp_path: Path, monke
 def test_the_word_of_the_older_launcher_is_left_out(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
     from gears.train_distributed import main
 
-    monkeypatch.setattr(
-        "sys.argv", ["train_distributed", "--local-rank=1", "nothing.h5ad", "--save-path", "m"]
-    )
+    monkeypatch.setattr("sys.argv", ["train_distributed", "--local-rank=1", "nothing.h5ad", "--save-path", "m"])
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 2

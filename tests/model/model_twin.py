@@ -88,9 +88,7 @@ class PlainNetwork(nn.Module):
         self.layers_emb_pos = nn.ModuleList(
             PlainConv(dense(*coexpress, GENES), size) for _ in range(config.num_gene_gnn_layers)
         )
-        self.sim_layers = nn.ModuleList(
-            PlainConv(dense(*go, NODES), size) for _ in range(config.num_go_gnn_layers)
-        )
+        self.sim_layers = nn.ModuleList(PlainConv(dense(*go, NODES), size) for _ in range(config.num_go_gnn_layers))
         self.emb_trans_v2, self.pert_fuse = PlainMLP([size] * 3), PlainMLP([size] * 3)
         self.recovery_w = PlainMLP([size, 2 * size, size])
         self.cross_gene_state = PlainMLP([GENES, size, size])

@@ -28,7 +28,5 @@ def test_coexpression_of_very_many_cells_is_of_evenly_spaced_ones(tmp_path, toy_
         again = folder.build_parts(pert_data, config).coexpress
         np.testing.assert_array_equal(again.weight, (part if number == 21 else whole).weight)
     monkeypatch.setattr(custom, "COEXPRESSION_CELLS", 21)
-    every = folder.build_parts(
-        pert_data, ModelConfig(coexpress_threshold=0.1, coexpress_cells=None)
-    ).coexpress
+    every = folder.build_parts(pert_data, ModelConfig(coexpress_threshold=0.1, coexpress_cells=None)).coexpress
     assert every.hash == whole.hash

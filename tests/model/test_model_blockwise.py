@@ -43,9 +43,7 @@ def step(network: GEARSNetwork) -> dict[str, torch.Tensor]:
 
 def close(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
     for name, value in expected.items():
-        torch.testing.assert_close(
-            found[name], value, rtol=1e-9, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}"
-        )
+        torch.testing.assert_close(found[name], value, rtol=1e-9, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}")
 
 
 def whole_of(network: GEARSNetwork) -> GEARSNetwork:

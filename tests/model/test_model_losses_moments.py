@@ -30,9 +30,7 @@ def moments_of(y: torch.Tensor, x: torch.Tensor, mu: torch.Tensor, mask: torch.T
     sign = torch.sign(y - mu).unsqueeze(2).expand(-1, -1, N_X, -1)  # all pairs
     weight = torch.full((U,), 1 / U, dtype=torch.float64)
     tables = np.stack([central(cells) for cells in (x, *y)], axis=1)
-    statistics = ConditionStatistics(
-        np.ones(U + 1), *tables, *[tables[0]] * 3, np.zeros(U + 1, dtype=np.int64)
-    )
+    statistics = ConditionStatistics(np.ones(U + 1), *tables, *[tables[0]] * 3, np.zeros(U + 1, dtype=np.int64))
     pairs = map(torch.from_numpy, statistics.pair_moments(np.arange(1, U + 1)))
     return PairMoments(*pairs, sign.mean((1, 2)), sign.square().mean((1, 2)), mask, weight)
 

@@ -37,9 +37,7 @@ def test_conditions_once_equal_cells_one_by_one(variant):
 
     def loss(delta: torch.Tensor, logvar: torch.Tensor | None) -> torch.Tensor:
         value = (delta - y).pow(4).mean()
-        return (
-            value if logvar is None else value + (torch.exp(-logvar) * (delta - y).square() + logvar).mean()
-        )
+        return value if logvar is None else value + (torch.exp(-logvar) * (delta - y).square() + logvar).mean()
 
     for _ in range(2):  # twice: running statistics move from values that are not the initial ones
         delta, logvar = network(row, node, weight)

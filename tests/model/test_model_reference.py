@@ -15,9 +15,7 @@ pytestmark = pytest.mark.shared
 
 FILES = {
     "network_plain_1layer": ModelConfig(hidden_size=8),
-    "network_uncertainty_2layers": ModelConfig(
-        8, num_go_gnn_layers=2, num_gene_gnn_layers=2, uncertainty=True
-    ),
+    "network_uncertainty_2layers": ModelConfig(8, num_go_gnn_layers=2, num_gene_gnn_layers=2, uncertainty=True),
 }
 
 
@@ -29,8 +27,7 @@ def test_reference_values(shared, name):
     *arguments, row_B = collapse([[node for node in cell if node >= 0] for cell in perts])
     assert len(arguments[2]) < len(perts)
     go, coexpress = (
-        graph_of(n, values[f"{graph}_edges"], values[f"{graph}_weight"])
-        for n, graph in ((25, "go"), (40, "coexpress"))
+        graph_of(n, values[f"{graph}_edges"], values[f"{graph}_weight"]) for n, graph in ((25, "go"), (40, "coexpress"))
     )
     network = GEARSNetwork(go, coexpress, FILES[name]).double()
     initial = {key.removeprefix("init/"): value for key, value in values.items() if key.startswith("init/")}

@@ -33,23 +33,15 @@ def step(network: GEARSNetwork, parts: list[list[int]]) -> tuple[torch.Tensor, t
     """Loss and outputs per cell of this worker's part of the batch; gradients stay in the network."""
     everything = sorted(cell for part in parts for cell in part)
     row, node, weight, row_A = collapse([PERTS[i] for i in everything])
-    cells_WA = torch.stack(
-        [torch.bincount(row_A[part], minlength=len(weight)) for part in map(as_index, parts)]
-    )
+    cells_WA = torch.stack([torch.bincount(row_A[part], minlength=len(weight)) for part in map(as_index, parts)])
     rows = [cells_A.nonzero().flatten() for cells_A in cells_WA]
     rank, own = network.reducer.rank, parts[network.reducer.rank]
     division = None
     if len(parts) > 1:
         widest = max(map(len, rows))
-        rows_WU, weight_WU = (
-            torch.zeros(len(parts), widest, dtype=torch.int64),
-            torch.zeros(len(parts), widest),
-        )
+        rows_WU, weight_WU = (torch.zeros(len(parts), widest, dtype=torch.int64), torch.zeros(len(parts), widest))
         for worker, here in enumerate(rows):
-            rows_WU[worker, : len(here)], weight_WU[worker, : len(here)] = (
-                here,
-                cells_WA[worker, here].float(),
-            )
+            rows_WU[worker, : len(here)], weight_WU[worker, : len(here)] = (here, cells_WA[worker, here].float())
         division = Division(rows_WU, weight_WU.double(), tuple(map(len, rows)), network.reducer)
     row_B = torch.searchsorted(rows[rank], row_A[as_index(own)])
     cell_weight = 1 / (weight[row_A[as_index(own)]] * len(weight))

@@ -15,9 +15,7 @@ def head_of(n_members: int = 3) -> SharedHead:
 
 def inputs_of(seed: int = 0) -> torch.Tensor:
     # some inputs lie beyond the limit
-    return 9 * torch.randn(
-        2, 5, len(NAMES), dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
-    )
+    return 9 * torch.randn(2, 5, len(NAMES), dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
 def test_every_member_begins_with_no_change():

@@ -41,9 +41,7 @@ def test_bars_of_marked_genes_are_90_percent_intervals_within_the_limits(deltas)
     (bars,) = (c for c in ax.collections if c.get_label() == "_nolegend_" or hasattr(c, "get_segments"))
     ends = [np.asarray(segment)[:, 1] for segment in bars.get_segments()]
     for gene, (low, high) in zip([3, 49], ends, strict=True):
-        np.testing.assert_allclose(
-            [low, high], predicted[gene] + 1.6449 * sd[gene] * np.array([-1, 1]), rtol=1e-3
-        )
+        np.testing.assert_allclose([low, high], predicted[gene] + 1.6449 * sd[gene] * np.array([-1, 1]), rtol=1e-3)
     assert ax.get_ylim()[1] >= max(high for _, high in ends)
     assert "90 % interval" in [text.get_text() for text in ax.get_legend().get_texts()]
 

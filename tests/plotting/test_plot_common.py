@@ -21,8 +21,7 @@ CONDITIONS = ["A+ctrl", "B+ctrl", "A+B", "C+ctrl"]
 PAIRS = pd.DataFrame({"gene_1": ["A"], "gene_2": ["B"], "kind": ["synergy"], "strength": [1.6]})
 DEPARTURES = PAIRS.assign(departure=0.6, fdr_score=0.1)
 DIFFERENCES = pd.DataFrame(
-    [("x", "mse", 0.1, 0.0, 0.2, "model")],
-    columns=["against", "metric", "difference", "low", "high", "better"],
+    [("x", "mse", 0.1, 0.0, 0.2, "model")], columns=["against", "metric", "difference", "low", "high", "better"]
 )
 
 

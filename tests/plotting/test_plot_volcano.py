@@ -74,11 +74,7 @@ def test_p_of_the_observed_cells_is_that_of_welch():
 
 
 def test_pairs_are_drawn_by_departure_and_score_and_marked_by_kind(by_label):
-    rows = [
-        ("A", "B", 0.7, 0.01, "synergy"),
-        ("A", "C", -0.8, 0.0, "masking"),
-        ("B", "C", 0.1, 0.5, "neutral"),
-    ]
+    rows = [("A", "B", 0.7, 0.01, "synergy"), ("A", "C", -0.8, 0.0, "masking"), ("B", "C", 0.1, 0.5, "neutral")]
     table = pd.DataFrame(rows, columns=["gene_1", "gene_2", "departure", "fdr_score", "kind"])
     ax = interaction_volcano(table, n_labels=2)
     drawn = by_label(ax)
@@ -87,9 +83,7 @@ def test_pairs_are_drawn_by_departure_and_score_and_marked_by_kind(by_label):
     assert "suppression (0)" in drawn
     assert [text.get_text() for text in ax.texts] == ["A+C", "A+B"]
     intervals = table.assign(low=[0.5, -1.0, -0.3], high=[0.9, -0.6, 0.5])
-    lines = [
-        artist for artist in interaction_volcano(intervals).collections if artist.get_label() == "_interval"
-    ]
+    lines = [artist for artist in interaction_volcano(intervals).collections if artist.get_label() == "_interval"]
     assert [np.asarray(one)[:, 0].tolist() for line in lines for one in line.get_segments()] == [
         [0.5, 0.9],
         [-1.0, -0.6],

@@ -257,8 +257,7 @@ def test_a_condition_of_several_contexts_names_one(tmp_path, divided, toy_go):
     assert ax.get_title().startswith(label)
     change = data.screen.statistics.delta(np.array([data.screen.id_of(label)]))[0]
     np.testing.assert_allclose(
-        np.sort(np.concatenate([offsets(c)[:, 0] for c in ax.collections if len(c.get_offsets()) > 1])),
-        np.sort(change),
+        np.sort(np.concatenate([offsets(c)[:, 0] for c in ax.collections if len(c.get_offsets()) > 1])), np.sort(change)
     )
     assert pl.volcano(model, label).get_ylabel() == "-log10 p of the observed cells"
     with pytest.raises(ValueError, match="the conditions are of 2 contexts"):

@@ -100,9 +100,7 @@ def test_many_predictions_give_one_warning(model, saved, tmp_path, caplog, monke
     genes = ["GX00", "GX01", "ALONE"]
     many = {
         "pairs": lambda: list(model.predict_all_pairs(genes, chunk=1)),
-        "pairs in a file": lambda: model.predict_to_file(
-            model.pairs(genes), tmp_path / "pairs.h5ad", chunk=1
-        ),
+        "pairs in a file": lambda: model.predict_to_file(model.pairs(genes), tmp_path / "pairs.h5ad", chunk=1),
         "screen": lambda: model.rank_pairs(lambda one: one.delta_UG[:, 0], genes, chunk=1),
         "ensemble": lambda: Ensemble.load([saved, saved], device="cpu").predict(["ALONE"]),
     }

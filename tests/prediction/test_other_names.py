@@ -53,21 +53,9 @@ def at_warning(caplog):
     ("requested", "condition", "line"),
     [
         ("MLL+KRAS", "KMT2A+KRAS", "1 gene under another name in this model: MLL is KMT2A"),
-        (
-            ["KRAS2", "HRX"],
-            "KMT2A+KRAS",
-            "2 genes under another name in this model: HRX is KMT2A, KRAS2 is KRAS",
-        ),
-        (
-            "ctrl+FAS",
-            "CD95+ctrl",
-            "1 gene under another name in this model: FAS is CD95",
-        ),  # the screen's wins
-        (
-            ["ANOP3", "GX05"],
-            "GX05+SOX2",
-            "1 gene under another name in this model: ANOP3 is SOX2",
-        ),  # of the graph
+        (["KRAS2", "HRX"], "KMT2A+KRAS", "2 genes under another name in this model: HRX is KMT2A, KRAS2 is KRAS"),
+        ("ctrl+FAS", "CD95+ctrl", "1 gene under another name in this model: FAS is CD95"),  # the screen's wins
+        (["ANOP3", "GX05"], "GX05+SOX2", "1 gene under another name in this model: ANOP3 is SOX2"),  # of the graph
     ],
 )
 def test_another_name_means_the_gene_of_the_model(model, saved, caplog, requested, condition, line):

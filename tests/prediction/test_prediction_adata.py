@@ -16,9 +16,7 @@ def model(tmp_path_factory, toy_template, toy_go):
     data = PertData(tmp_path_factory.mktemp("adata"), gene2go=toy_go, default_pert_graph=False)
     data.new_data_process("toy", toy_template.copy())
     train = ["ctrl", "GX00+ctrl", "GX01+ctrl", "GX02+GX03"]
-    data.prepare_split(
-        "custom", split_dict={"train": train, "val": ["GX04+ctrl"], "test": ["GX05+ctrl"]}, seed=4
-    )
+    data.prepare_split("custom", split_dict={"train": train, "val": ["GX04+ctrl"], "test": ["GX05+ctrl"]}, seed=4)
     model = GEARS(data, device="cpu")
     model.model_initialize(hidden_size=8, uncertainty=True)
     return model
@@ -72,6 +70,4 @@ def test_they_join_the_means_of_the_screen_by_gene(adata, model):
     both = anndata.concat({"predicted": adata, "observed": shuffled}, label="kind", index_unique="-")
     assert list(both.var_names) == list(adata.var_names)
     observed = both["GX00+ctrl-observed"].X.ravel()
-    np.testing.assert_allclose(
-        observed, screen[screen.obs["condition"] == "GX00+ctrl"].to_df().mean(), rtol=1e-5
-    )
+    np.testing.assert_allclose(observed, screen[screen.obs["condition"] == "GX00+ctrl"].to_df().mean(), rtol=1e-5)

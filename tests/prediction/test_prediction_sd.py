@@ -15,9 +15,7 @@ from gears.simulate import simulated_screen
 
 @pytest.fixture(scope="module")
 def pert_data(tmp_path_factory):
-    adata, _ = simulated_screen(
-        n_genes=40, n_singles=14, n_pairs=10, cells_per_condition=15, n_control=60, seed=2
-    )
+    adata, _ = simulated_screen(n_genes=40, n_singles=14, n_pairs=10, cells_per_condition=15, n_control=60, seed=2)
     data = PertData(tmp_path_factory.mktemp("sd"), default_pert_graph=False)
     data.new_data_process("screen", adata)
     data.prepare_split("simulation", seed=1)

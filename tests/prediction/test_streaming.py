@@ -56,9 +56,7 @@ def genes(model):
     return model.pert_list[:9]
 
 
-@pytest.mark.parametrize(
-    ("chunk", "values"), [(1, "delta"), (7, "expression"), (36, "delta"), (None, "delta")]
-)
+@pytest.mark.parametrize(("chunk", "values"), [(1, "delta"), (7, "expression"), (36, "delta"), (None, "delta")])
 def test_frames_equal_predict(model, genes, chunk, values):
     frames = list(model.predict_all_pairs(genes, values=values, chunk=chunk))
     assert all(len(frame) <= (chunk or 36) for frame in frames)
@@ -102,9 +100,7 @@ def test_a_failure_leaves_the_old_file(model, genes, tmp_path):
         with pytest.raises(OSError, match="no more"):
             write_predictions(path, conditions, model.parts, broken(), clip=True, overwrite=True)
         with pytest.raises(RuntimeError, match="5 predictions came for 36"):
-            write_predictions(
-                path, conditions, model.parts, [model.predict(conditions[:5])], clip=True, overwrite=True
-            )
+            write_predictions(path, conditions, model.parts, [model.predict(conditions[:5])], clip=True, overwrite=True)
         assert path.read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -142,9 +138,7 @@ def with_prior(model: GEARS, network_weight: float, measured: tuple[tuple[int, .
     """The model with a prior of random coefficients over all its nodes, which measured some conditions."""
     rng, n_genes = np.random.default_rng(3), len(model.parts.gene_names)
     similarity = GeneSimilarity(np.arange(PERTS), sparse.random(PERTS, PERTS, 0.3, "csr", random_state=4))
-    level_G, shared_G, coefficient_TG = (
-        rng.normal(size=size) for size in (n_genes, n_genes, (PERTS, n_genes))
-    )
+    level_G, shared_G, coefficient_TG = (rng.normal(size=size) for size in (n_genes, n_genes, (PERTS, n_genes)))
     prior = GenePrior(
         Effects(similarity, level_G, shared_G, 0.7, 0.3, coefficient_TG),
         np.full(PERTS, -1), np.zeros((1, n_genes)), np.zeros((1, n_genes)), network_weight=network_weight,

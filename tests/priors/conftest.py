@@ -41,9 +41,7 @@ def make_data():
         sets = tuple([(node,) for node in range(10)] + chosen)
         column_P = np.where(np.arange(N_NODES) < 5, np.arange(N_NODES), -1)
         control_mean_G = rng.uniform(0.5, 2.0, N_GENES)
-        delta_CG = np.array(
-            [effect_PG[list(nodes)].sum(axis=0) * (factor(nodes) if factor else 1) for nodes in sets]
-        )
+        delta_CG = np.array([effect_PG[list(nodes)].sum(axis=0) * (factor(nodes) if factor else 1) for nodes in sets])
         for row, nodes in enumerate(sets):
             for node in nodes:
                 if column_P[node] >= 0:
@@ -51,9 +49,7 @@ def make_data():
         n_C = rng.integers(20, 200, len(sets)).astype(float)
         delta_CG += noise * rng.standard_normal(delta_CG.shape) * np.sqrt(50 / n_C)[:, None]
         variance_G = np.full(N_GENES, 50 * noise**2)
-        data = PriorData(
-            sets, delta_CG, variance_G, n_C, control_mean_G, column_P, similarity_of(similar_PP, sets)
-        )
+        data = PriorData(sets, delta_CG, variance_G, n_C, control_mean_G, column_P, similarity_of(similar_PP, sets))
         return dataclasses.replace(data)
 
     return make

@@ -14,9 +14,7 @@ from gears.priors._uncertainty import condition_variance
 N_NODES, N_GENES, N_CONTEXTS = 12, 60, 3
 
 
-def setting_data(
-    shared: float, own: float, contexts=(0, 1, 2), seed: int = 0
-) -> tuple[PriorData, np.ndarray]:
+def setting_data(shared: float, own: float, contexts=(0, 1, 2), seed: int = 0) -> tuple[PriorData, np.ndarray]:
     """Conditions of 12 genes in some of 3 contexts: a level per context, effects that all share and each has alone."""
     rng = np.random.default_rng(seed)
     level_KG = rng.normal(size=(N_CONTEXTS, N_GENES))
@@ -31,9 +29,7 @@ def setting_data(
     column = np.full(N_NODES, -1)
     sets = [NodeSet([node], context=context) for context, node in pairs]
     control_mean_SG, group_C = np.ones((N_CONTEXTS, N_GENES)), np.array([node for _, node in pairs])
-    data = PriorData(
-        tuple(sets), delta_CG, np.full(N_GENES, 0.5), n_C, control_mean_SG, column, genes, groups=group_C
-    )
+    data = PriorData(tuple(sets), delta_CG, np.full(N_GENES, 0.5), n_C, control_mean_SG, column, genes, groups=group_C)
     return data, truth_KPG
 
 
@@ -41,9 +37,7 @@ def without_one(data: PriorData) -> PriorData:
     """Without the condition of gene 4 in context 1."""
     rows = np.array([row for row, nodes in enumerate(data.sets) if (nodes.context, nodes[0]) != (1, 4)])
     sets, groups = tuple(data.sets_of(rows)), data.group_C[rows]
-    return dataclasses.replace(
-        data, sets=sets, delta_CG=data.delta_CG[rows], n_C=data.n_C[rows], groups=groups
-    )
+    return dataclasses.replace(data, sets=sets, delta_CG=data.delta_CG[rows], n_C=data.n_C[rows], groups=groups)
 
 
 def error_of(delta_CG: np.ndarray):
@@ -87,9 +81,7 @@ def test_intervals_hold_what_they_say_and_are_narrower_where_other_contexts_know
         sd_UG = prior.sd(sets, change_UG)
         inside.append((np.abs(truth_KPG[1, 4] - change_UG[0]) < 1.645 * sd_UG[0]).mean())
         covariance, posterior = prior.uncertainty.covariance, prior.uncertainty.posterior
-        narrower.append(
-            condition_variance(covariance, posterior, sets) / condition_variance(covariance, None, sets)
-        )
+        narrower.append(condition_variance(covariance, posterior, sets) / condition_variance(covariance, None, sets))
     assert np.mean(inside) == pytest.approx(0.9, abs=0.07)
     assert max(narrower) < 0.3
 
@@ -138,9 +130,7 @@ def test_left_out_predictions_do_not_look_at_what_is_left_out():
 def test_files_of_earlier_versions_with_a_prior_of_each_setting_are_read():
     data, _ = setting_data(1.0, 0.5)
     prior = fit_prior(data, error_of(data.delta_CG)).prior
-    prior = dataclasses.replace(
-        prior, network_weight=0.25, slope_K=np.full_like(prior.slope_K, 0.5), scale=None
-    )
+    prior = dataclasses.replace(prior, network_weight=0.25, slope_K=np.full_like(prior.slope_K, 0.5), scale=None)
     arrays, slope = prior.arrays(), 0.5
     similar = {f"similar_{part}": arrays[f"within_{part}"] for part in ("data", "indices", "indptr")}
     target_SG = np.random.default_rng(3).normal(size=(N_CONTEXTS, N_GENES))

@@ -83,9 +83,7 @@ def test_pairs_of_measured_singles_are_no_worse_than_the_sum(screen):
     of_gene = dict(zip(singles_of(truth), delta_UG, strict=True))
     sum_UG = np.array([sum(of_gene[f"{gene}+ctrl"] for gene in name.split("+")) for name in pairs])
     predicted_UG, true_UG = prior(sets_of(data, pairs)), np.array([truth.delta(name) for name in pairs])
-    error, of_sum = (
-        ((values - true_UG) ** 2).sum() / (true_UG**2).sum() for values in (predicted_UG, sum_UG)
-    )
+    error, of_sum = (((values - true_UG) ** 2).sum() / (true_UG**2).sum() for values in (predicted_UG, sum_UG))
     assert error <= of_sum
     assert 0.85 < (predicted_UG * true_UG).sum() / (predicted_UG**2).sum() < 1.15
 
@@ -161,9 +159,7 @@ def test_departures_have_a_stated_share_until_combinations_show_theirs(make_data
     reports = [fitted_to(make_data(n_pairs=n)).prior.report for n in (0, 2, 20)]
     of_genes = sum(weight for name, weight in reports[0]["weights"].items() if name != "offset")
     assert reports[0]["unexplained_several_genes"] == pytest.approx(0.15 * 2 * of_genes)
-    shares = [
-        report["unexplained_several_genes"] / reports[0]["unexplained_several_genes"] for report in reports
-    ]
+    shares = [report["unexplained_several_genes"] / reports[0]["unexplained_several_genes"] for report in reports]
     assert 0.4 < shares[1] < 1
     assert shares[2] < 0.05  # these pairs are sums
     assert reports[0]["unexplained"] < 0.01 * of_genes

@@ -35,9 +35,7 @@ def similar_PP() -> np.ndarray:
 
 def covariance_of(sets: tuple[tuple[int, ...], ...]) -> AdditiveCovariance:
     trained_T = np.unique([node for nodes in sets for node in nodes])
-    return AdditiveCovariance(
-        GeneSimilarity(trained_T, sparse.csr_matrix(similar_PP()[:, trained_T])), **TERMS
-    )
+    return AdditiveCovariance(GeneSimilarity(trained_T, sparse.csr_matrix(similar_PP()[:, trained_T])), **TERMS)
 
 
 def dense(first: list, second: list, within: float = 0.0) -> np.ndarray:
@@ -119,9 +117,7 @@ def test_features_of_few_genes_give_the_exact_variance():
     exact = spectrum_of(SETS, UNEXPLAINED_C, NOISE_C)
     np.testing.assert_allclose(by_columns(features_spectrum()), by_columns(exact), rtol=1e-4)
     np.testing.assert_allclose(
-        left_out_variance(features_spectrum(), NOISE_C, TYPICAL),
-        left_out_variance(exact, NOISE_C, TYPICAL),
-        rtol=1e-9,
+        left_out_variance(features_spectrum(), NOISE_C, TYPICAL), left_out_variance(exact, NOISE_C, TYPICAL), rtol=1e-9
     )
 
 
@@ -130,9 +126,7 @@ def test_features_that_omit_genes_do_not_count_a_gene_twice():
     expected_U = by_columns(spectrum_of(SETS, UNEXPLAINED_C, NOISE_C))
     assert (found_U > 0.6 * expected_U).all()
     assert found_U[0] > 2 * found_U[1]
-    assert by_columns(features_spectrum(6))[4] < 0.4 * expected_U[4], (
-        "the three genes of a triple count several times"
-    )
+    assert by_columns(features_spectrum(6))[4] < 0.4 * expected_U[4], "the three genes of a triple count several times"
 
 
 def test_settings_share_what_their_covariance_says():
@@ -143,9 +137,7 @@ def test_settings_share_what_their_covariance_says():
     part = covariance_of(SETS)
     own = AdditiveCovariance(part.genes, within * part.shared, within * part.own, within * part.similar)
     carried_SS = np.array([[1, 0, 0], [0.5, 0, 0.5], [0, 0, 1.0]])
-    covariance, member_CR = ConditionCovariance.of(
-        sets, part, 0.0, WEIGHTS, within=own, carried_SS=carried_SS
-    )
+    covariance, member_CR = ConditionCovariance.of(sets, part, 0.0, WEIGHTS, within=own, carried_SS=carried_SS)
     signal_CC = dense(sets, sets, within) + 0.2 * np.eye(len(sets))
     posterior = Posterior.of(Spectrum.of(signal_CC, noise_C), member_CR, TYPICAL)
     k_UC = dense(new, sets, within)

@@ -11,9 +11,9 @@ from gears.priors._kernels import sizes_of, training_kernels
 @pytest.fixture
 def problem(make_data):
     data = make_data()
-    signal_CC = sum(
-        0.2 * kernel for kernel in training_kernels(data.sets, data.genes).values()
-    ) + 0.01 * np.eye(len(data.sets))
+    signal_CC = sum(0.2 * kernel for kernel in training_kernels(data.sets, data.genes).values()) + 0.01 * np.eye(
+        len(data.sets)
+    )
     rng = np.random.default_rng(3)
     return data.delta_CG, np.asarray(signal_CC), 30 / data.n_C, rng.uniform(0.01, 0.2, data.delta_CG.shape[1])
 

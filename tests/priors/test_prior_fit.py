@@ -138,9 +138,7 @@ def test_nothing_to_learn(make_data):
     assert (prior(noise_only.sets) ** 2).mean() < 0.1 * (noise_only.delta_CG**2).mean()
     silent = dataclasses.replace(noise_only, delta_CG=np.zeros_like(noise_only.delta_CG))
     assert not fitted_to(silent).prior(UNSEEN_PAIRS).any()
-    single = dataclasses.replace(
-        noise_only, sets=((0,),), delta_CG=noise_only.delta_CG[:1], n_C=noise_only.n_C[:1]
-    )
+    single = dataclasses.replace(noise_only, sets=((0,),), delta_CG=noise_only.delta_CG[:1], n_C=noise_only.n_C[:1])
     np.testing.assert_allclose(fitted_to(single).prior([(5,)]), 0.5 * noise_only.delta_CG[:1])
 
 
@@ -149,9 +147,7 @@ def test_the_mean_alone_is_taken_where_it_is_clearly_better(make_data, gain, tak
     data = make_data()
     data = dataclasses.replace(data, column_P=np.full_like(data.column_P, -1))  # no gene is measured
     means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
-    fitted = fit_prior(
-        data, lambda left_out_CG: np.where(np.isclose(left_out_CG, means_CG).all(axis=1), -gain, 0.0)
-    )
+    fitted = fit_prior(data, lambda left_out_CG: np.where(np.isclose(left_out_CG, means_CG).all(axis=1), -gain, 0.0))
     assert fitted.prior.report["mean_only"] == (["one known gene", "known genes"] if taken else [])
     assert np.allclose(fitted.left_out_CG, means_CG) is taken
     pairs = [nodes for nodes in UNSEEN_PAIRS if max(nodes) < 10 and nodes not in data.sets]
@@ -165,9 +161,7 @@ def test_a_gain_that_may_be_chance_gives_up_new_genes_only(make_data, n_pairs, t
     means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
     # the gain of the mean is 0.05, with a standard error of about 1
     gain_C = 0.05 + 4 * (-1.0) ** np.arange(len(data.sets))
-    fitted = fit_prior(
-        data, lambda left_out_CG: np.where(np.isclose(left_out_CG, means_CG).all(axis=1), -gain_C, 0.0)
-    )
+    fitted = fit_prior(data, lambda left_out_CG: np.where(np.isclose(left_out_CG, means_CG).all(axis=1), -gain_C, 0.0))
     assert bool(fitted.prior.report["mean_only"]) is taken
 
 

@@ -38,9 +38,7 @@ def test_the_changes_of_each_gene_alone_are_summed_and_compared():
     alone = {0: [1.0, -3.0], 1: [-2.0, 0.5], 2: [0.5, 1.0]}
 
     def predict(sets: Sequence[Sequence[int]]) -> np.ndarray:
-        return np.array(
-            [10 * (len(nodes) > 1) + np.sum([alone[node] for node in nodes], axis=0) for nodes in sets]
-        )
+        return np.array([10 * (len(nodes) > 1) + np.sum([alone[node] for node in nodes], axis=0) for nodes in sets])
 
     changes = PriorChanges.of(predict, [(1,), (2, 1, 0)])
     assert changes.change_UG.tolist() == [[-2.0, 0.5], [9.5, 8.5]]

@@ -67,9 +67,7 @@ def test_products_are_no_sums_and_have_few_directions():
     effect_CG = truth.effect_CG[rows]
     assert np.linalg.matrix_rank(effect_CG) == 2
     # two scores of each gene explain every pair; a sum over genes explains little
-    members_CP = np.array(
-        [[gene in pair.genes for gene in truth.perturbed] for pair in truth.interactions], float
-    )
+    members_CP = np.array([[gene in pair.genes for gene in truth.perturbed] for pair in truth.interactions], float)
     fitted_CG = members_CP @ np.linalg.lstsq(members_CP, effect_CG, rcond=None)[0]
     assert ((effect_CG - fitted_CG) ** 2).sum() > 0.5 * (effect_CG**2).sum()
     larger = truth_with(

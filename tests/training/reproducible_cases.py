@@ -34,14 +34,7 @@ def opened(folder: Path) -> PertData:
 
 def trained(data: PertData, name: str, rank: int = 0, world_size: int = 1, **more: Any) -> dict[str, str]:
     """Checksums of a run's weights, history and predictions."""
-    options = {
-        "reproducible": True,
-        "steps": 4,
-        "verbose": False,
-        "evaluate_test": False,
-        **CASES[name],
-        **more,
-    }
+    options = {"reproducible": True, "steps": 4, "verbose": False, "evaluate_test": False, **CASES[name], **more}
     size = options.pop("batch_size") // world_size // options.get("accumulation_steps", 1)
     data.dataloader = {}
     if options.get("objective") == "cells":

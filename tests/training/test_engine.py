@@ -92,9 +92,7 @@ def test_checkpoint_round_trip(tmp_path: Path) -> None:
     other.train(data, None, other.optimizer, nn.CrossEntropyLoss(), num_epochs=4)
     for left, right in zip(model.parameters(), other_model.parameters(), strict=True):
         assert torch.equal(left, right)
-    assert [r["train_loss"] for r in other.progress.history] == [
-        r["train_loss"] for r in engine.progress.history
-    ]
+    assert [r["train_loss"] for r in other.progress.history] == [r["train_loss"] for r in engine.progress.history]
 
 
 def test_options_without_effect_are_reported(caplog: pytest.LogCaptureFixture) -> None:
@@ -190,9 +188,7 @@ def test_later_steps_change_nothing_after_one_that_is_not_finite(bad: str, fused
         adam = torch.optim.Adam(model.parameters(), lr=0.1, fused=fused)
         engine = TrainingEngine(model)
         if len(data) == 9:
-            with pytest.raises(
-                FloatingPointError, match="epoch 1, step 7; the weights are those of the step before"
-            ):
+            with pytest.raises(FloatingPointError, match="epoch 1, step 7; the weights are those of the step before"):
                 engine.train(data, None, adam, num_epochs=1, task=Task())
         else:
             engine.train(data, None, adam, num_epochs=1, task=Task())

@@ -75,8 +75,6 @@ def test_training_with_either_objective_learns(pert_data: PertData, objective: s
     pert_data.get_dataloader(batch_size=32)
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=8, loss="evidence")
-    result = model.train(
-        objective=objective, prior=None, epochs=4, lr=1e-2, verbose=False, evaluate_test=False
-    )
+    result = model.train(objective=objective, prior=None, epochs=4, lr=1e-2, verbose=False, evaluate_test=False)
     losses = [row["train_loss"] for row in result.history]
     assert losses[-1] < losses[0]

@@ -8,17 +8,7 @@ from typing import Any
 import pytest
 import torch
 from driving import cut_off, workers_by_fork
-from exact_cases import (
-    ACCUMULATED_WINDOWS,
-    GLOBAL_BATCH,
-    RUNS,
-    RUNS_OF_FOUR,
-    SPLITS,
-    opened,
-    run,
-    stepped,
-    work,
-)
+from exact_cases import ACCUMULATED_WINDOWS, GLOBAL_BATCH, RUNS, RUNS_OF_FOUR, SPLITS, opened, run, stepped, work
 
 from gears import PertData
 from gears.distributed import launch
@@ -32,9 +22,7 @@ MOST_WORKERS = 4
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    adata, _ = simulated_screen(
-        n_genes=60, n_singles=26, n_pairs=8, cells_per_condition=5, n_control=40, seed=3
-    )
+    adata, _ = simulated_screen(n_genes=60, n_singles=26, n_pairs=8, cells_per_condition=5, n_control=40, seed=3)
     path = tmp_path_factory.mktemp("exact")
     data = PertData(path, default_pert_graph=False)
     data.new_data_process("small", adata)
@@ -85,10 +73,7 @@ def assert_same_run(left: dict[str, Any], right: dict[str, Any]) -> None:
         assert one == pytest.approx(other, abs=CURVE, nan_ok=True)
 
 
-@pytest.mark.parametrize(
-    ("name", "workers"),
-    [*((name, 2) for name in RUNS), *((name, 4) for name in RUNS_OF_FOUR)],
-)
+@pytest.mark.parametrize(("name", "workers"), [*((name, 2) for name in RUNS), *((name, 4) for name in RUNS_OF_FOUR)])
 def test_whole_runs_are_those_of_one_worker(name, workers, alone, several):
     one = alone[name]
     assert len(one["history"]) == 2

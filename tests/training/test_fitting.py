@@ -58,9 +58,7 @@ def prior_alone(pert_data: PertData, parts: tuple[str, ...] = ("train",)) -> Any
 
 def weighted(model: GEARS, weight: float) -> None:
     """Give the network a weight beside the prior."""
-    model.parts = dataclasses.replace(
-        model.parts, prior=dataclasses.replace(model.parts.prior, network_weight=weight)
-    )
+    model.parts = dataclasses.replace(model.parts, prior=dataclasses.replace(model.parts.prior, network_weight=weight))
 
 
 # -- what runs is what was asked for --------------------------------------------------------
@@ -197,9 +195,7 @@ def test_prediction_is_prior_and_weighted_network_and_survives_saving(pert_data,
     np.testing.assert_allclose(predicted.delta_UG, model.parts.prior(nodes) + 0.5 * network_UG, atol=1e-6)
     model.save_model(tmp_path / "m")
     loaded = GEARS.from_pretrained(tmp_path / "m", device="cpu")
-    np.testing.assert_array_equal(
-        loaded.predict(conditions).expression_UG, model.predict(conditions).expression_UG
-    )
+    np.testing.assert_array_equal(loaded.predict(conditions).expression_UG, model.predict(conditions).expression_UG)
     assert loaded.parts.prior.report == model.parts.prior.report
     genes = loaded.pert_list[:2]
     frames = list(loaded.predict_all_pairs(genes, values="delta", clip=False))

@@ -80,9 +80,7 @@ def test_inner_predictions_are_those_of_a_prior_that_has_not_seen_the_condition(
     known = [c for c, fold in zip(conditions, inner.fold_C, strict=True) if fold != inner.fold_C[row]]
     prior = fit_to(data, known).prior
     np.testing.assert_allclose(inner.changes.change_UG[row], prior([inner.sets[row]])[0])
-    np.testing.assert_allclose(
-        inner.changes.sum_UG[row], prior([(node,) for node in inner.sets[row]]).sum(axis=0)
-    )
+    np.testing.assert_allclose(inner.changes.sum_UG[row], prior([(node,) for node in inner.sets[row]]).sum(axis=0))
     # the tables of the genes that go with it are made without its fold
     other = dataclasses.replace(
         inner.inputs, mean_SG=inner.delta_CG[inner.fold_C != inner.fold_C[row]].mean(axis=0)[None]
@@ -92,13 +90,9 @@ def test_inner_predictions_are_those_of_a_prior_that_has_not_seen_the_condition(
 
 def test_the_truth_of_training_does_not_look_at_other_conditions(data: PertData, tmp_path: Path) -> None:
     adata = data.adata.copy()
-    is_tested = adata.obs["condition"].isin(
-        {condition.name for condition in perturbed_in(data.split, "test")}
-    )
+    is_tested = adata.obs["condition"].isin({condition.name for condition in perturbed_in(data.split, "test")})
     values = adata.X.toarray()
-    values[is_tested.to_numpy()] = np.random.default_rng(0).uniform(
-        0, 9, (int(is_tested.sum()), adata.n_vars)
-    )
+    values[is_tested.to_numpy()] = np.random.default_rng(0).uniform(0, 9, (int(is_tested.sum()), adata.n_vars))
     adata.X = values.astype(np.float32)
     other = PertData(tmp_path, default_pert_graph=False)
     other.new_data_process("poisoned", adata)
@@ -123,9 +117,7 @@ def test_of_very_many_conditions_a_sample_trains_and_all_others_get_the_trained_
     unmeasured = dataclasses.replace(prior, measured=None)  # type: ignore[type-var]
     change = unmeasured(nodes) - dataclasses.replace(unmeasured, head=None)(nodes)
     assert np.abs(change).max() > 1e-3
-    np.testing.assert_allclose(
-        found.fitted.left_out_CG[others] - before.left_out_CG[others], change, atol=1e-12
-    )
+    np.testing.assert_allclose(found.fitted.left_out_CG[others] - before.left_out_CG[others], change, atol=1e-12)
 
 
 def test_a_member_does_not_see_the_conditions_of_its_fold(data: PertData) -> None:
@@ -185,9 +177,7 @@ def test_a_saved_model_predicts_with_its_head_and_without_training_data(data, tm
     with caplog.at_level(logging.INFO, logger="gears"):
         model.train(epochs=1, evaluate_test=False, save_path=str(tmp_path / "model"))
     assert any(line.startswith("correction network: weight") for line in caplog.messages)
-    assert any(
-        line.startswith("predictions come from prior + correction network, ") for line in caplog.messages
-    )
+    assert any(line.startswith("predictions come from prior + correction network, ") for line in caplog.messages)
     tested = [condition.name for condition in perturbed_in(data.split, "test")]
     loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
     assert loaded.parts.prior.head is not None

@@ -76,9 +76,7 @@ def test_too_few_conditions_of_a_kind_give_no_weight() -> None:
 def test_a_smaller_error_with_a_worse_pattern_gets_no_weight() -> None:
     """Shrinking a prediction that is too large gains squared error and leaves the pattern alone."""
     truth, prior_CG, _ = planted()
-    too_large_CG = (truth.reference_mean_G - CONTROL_G) + 2 * (
-        prior_CG - (truth.reference_mean_G - CONTROL_G)
-    )
+    too_large_CG = (truth.reference_mean_G - CONTROL_G) + 2 * (prior_CG - (truth.reference_mean_G - CONTROL_G))
     shrinking_CG = (truth.reference_mean_G - CONTROL_G) - too_large_CG
     found = found_for(truth, too_large_CG, shrinking_CG)
     assert found.least_squares > 0.1
@@ -104,9 +102,7 @@ def test_a_gain_that_makes_perturbations_alike_gets_only_the_part_that_does_not(
     """Each condition moves towards its own truth, and further towards that of another."""
     truth, _, _ = planted()
     other_CG = np.roll(truth.delta_UG, 1, axis=0)
-    prior_CG = (truth.reference_mean_G - CONTROL_G) + 0.4 * (
-        truth.delta_UG - (truth.reference_mean_G - CONTROL_G)
-    )
+    prior_CG = (truth.reference_mean_G - CONTROL_G) + 0.4 * (truth.delta_UG - (truth.reference_mean_G - CONTROL_G))
     prior_CG += 0.5 * np.random.default_rng(2).standard_normal(prior_CG.shape)
     head_CG = 0.35 * truth.delta_UG + 0.65 * other_CG - prior_CG
     found = found_for(truth, prior_CG, head_CG)
@@ -144,9 +140,7 @@ def test_scores_are_the_decisive_metrics_with_the_other_conditions_as_reference(
     def errors(prediction_CG: np.ndarray) -> np.ndarray:
         return np.average((prediction_CG - truth.delta_UG) ** 2, axis=1, weights=truth.evidence_UG)
 
-    assert score_4[1] == pytest.approx(
-        -errors(prior_CG)[row] / errors(truth.reference_mean_G - CONTROL_G).mean()
-    )
+    assert score_4[1] == pytest.approx(-errors(prior_CG)[row] / errors(truth.reference_mean_G - CONTROL_G).mean())
 
 
 def test_errors_weigh_every_condition_alike() -> None:

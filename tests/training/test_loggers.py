@@ -12,15 +12,7 @@ from pathlib import Path
 import pytest
 
 from gears import GEARS
-from gears.training._loggers import (
-    LOGGERS,
-    LoggerSetup,
-    RunLoggers,
-    check_loggers,
-    flat,
-    register,
-    write_history,
-)
+from gears.training._loggers import LOGGERS, LoggerSetup, RunLoggers, check_loggers, flat, register, write_history
 from gears.training.options import TrainOptions
 
 RECORDS = [
@@ -66,9 +58,7 @@ def recorder() -> Iterator[list]:
 def test_tracking_in_the_published_way(small_data, tmp_path, offline, monkeypatch):
     pytest.importorskip("wandb", reason="the package wandb is not installed")
     monkeypatch.chdir(tmp_path)
-    model = GEARS(
-        copy.copy(small_data), device="cpu", weight_bias_track=True, proj_name="mine", exp_name="tracked"
-    )
+    model = GEARS(copy.copy(small_data), device="cpu", weight_bias_track=True, proj_name="mine", exp_name="tracked")
     model.model_initialize(hidden_size=8)
     options = {"objective": "moments", "steps": 2, "evaluate_test": False, "verbose": False}
     model.train(**options)
@@ -126,9 +116,7 @@ def test_loggers_are_checked_before_anything_starts(monkeypatch) -> None:
         TrainOptions(loggers=["tensorbord"], save_path="m")
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(
-        ValueError, match=r"needs the package wandb; run: pip install 'gears-perturb\[wandb\]'"
-    ):
+    with pytest.raises(ValueError, match=r"needs the package wandb; run: pip install 'gears-perturb\[wandb\]'"):
         check_loggers(["wandb"])
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name)
     with pytest.raises(ValueError, match="give save_path"):

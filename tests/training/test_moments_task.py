@@ -41,9 +41,7 @@ def network_of(pert_data: PertData, config: ModelConfig) -> GEARSNetwork:
     return build_parts(pert_data, config).network(seed=3).double()
 
 
-def all_pairs_loss(
-    network: GEARSNetwork, pert_data: PertData, ids: np.ndarray, config: ModelConfig
-) -> torch.Tensor:
+def all_pairs_loss(network: GEARSNetwork, pert_data: PertData, ids: np.ndarray, config: ModelConfig) -> torch.Tensor:
     """Mean over conditions, of the mean over all pairs (cell, control cell), cell by cell in float64."""
     screen = pert_data.screen
     tables = condition_tables(pert_data, torch.device("cpu"), torch.float64, config=config)

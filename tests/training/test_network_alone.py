@@ -79,15 +79,12 @@ def plain(effects: PertData, tmp_path_factory: pytest.TempPathFactory) -> tuple[
 def test_batches_of_conditions_are_of_equal_size(n_conditions: int) -> None:
     for world_size in (1, 2):
         loaders = [
-            ConditionLoader(np.arange(n_conditions), 32, rank=rank, world_size=world_size)
-            for rank in range(world_size)
+            ConditionLoader(np.arange(n_conditions), 32, rank=rank, world_size=world_size) for rank in range(world_size)
         ]
         steps = list(zip(*loaders, strict=True))
         sizes = [sum(len(batch.ids) for batch in step) for step in steps]
         assert max(sizes) - min(sizes) <= 1
-        assert sorted(n for step in steps for batch in step for n in batch.ids.tolist()) == [
-            *range(n_conditions)
-        ]
+        assert sorted(n for step in steps for batch in step for n in batch.ids.tolist()) == [*range(n_conditions)]
 
 
 def test_a_remainder_does_not_ruin_the_running_statistics(effects: PertData, plain: Any) -> None:
@@ -99,9 +96,7 @@ def test_a_remainder_does_not_ruin_the_running_statistics(effects: PertData, pla
 
 @pytest.mark.parametrize("prior", [None, pytest.param("auto", marks=pytest.mark.long)])
 def test_genes_without_counts_do_not_change(tmp_path: Path, prior: str | None) -> None:
-    adata, _ = simulated_screen(
-        **SIZES | {"n_genes": 100}, interaction_share=0.0, counts_per_gene=0.2, baseline_sd=2.0
-    )
+    adata, _ = simulated_screen(**SIZES | {"n_genes": 100}, interaction_share=0.0, counts_per_gene=0.2, baseline_sd=2.0)
     pert_data = split_screen(tmp_path, adata, 16, 5)
     train = [pert_data.screen.id_of(condition) for condition in pert_data.split.conditions("train")]
     silent_G = ~(pert_data.screen.statistics.mean[train] > 0).any(axis=0)

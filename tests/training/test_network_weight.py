@@ -21,8 +21,7 @@ def test_noise_gets_a_weight_in_at_most_10_percent_of_200_runs(n_conditions: int
     rng = np.random.default_rng(n_conditions)
     prior_U = np.full(n_conditions, PRIOR)
     weights = [
-        choose_network_weight(noise(rng, n_conditions), prior_U, lower_is_better=True).weight
-        for _ in range(200)
+        choose_network_weight(noise(rng, n_conditions), prior_U, lower_is_better=True).weight for _ in range(200)
     ]
     assert np.mean(np.array(weights) > 0) <= 0.1
     # the best epoch and weight alone would be used in most runs: there is something to guard against
@@ -61,9 +60,7 @@ def test_a_planted_gain_is_found_at_its_weight(n_conditions: int, lower_is_bette
     gain_K = np.array([0.2 * w - 0.2 * w**2 for w in WEIGHTS])  # largest at 0.5
     gain_KU = gain_K[:, None] + rng.normal(scale=0.005, size=(len(WEIGHTS), n_conditions))
     sign = -1.0 if lower_is_better else 1.0
-    found = choose_network_weight(
-        [prior_U, prior_U + sign * gain_KU][1:], prior_U, lower_is_better=lower_is_better
-    )
+    found = choose_network_weight([prior_U, prior_U + sign * gain_KU][1:], prior_U, lower_is_better=lower_is_better)
     assert found.weight == found.tried == 0.5
     assert found.gain == pytest.approx(0.05, abs=0.005)
     worse = choose_network_weight([prior_U - sign * gain_KU], prior_U, lower_is_better=lower_is_better)

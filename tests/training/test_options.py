@@ -65,10 +65,7 @@ CANNOT_BE_WRONG = {"monitor", "save_path", "project", "name"}
 
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"use_amp": True, "dtype": "float64"}, "omit one of them"),
-    (
-        {"reproducible": True, "compile": True, "lr_scaling": "sqrt"},
-        "with compile=True and lr_scaling='sqrt'",
-    ),
+    ({"reproducible": True, "compile": True, "lr_scaling": "sqrt"}, "with compile=True and lr_scaling='sqrt'"),
     ({"resume": True}, "give save_path"),
     ({"profile": True}, "give save_path"),
     ({"epochs": 2, "steps": 6}, "omit one of them"),
@@ -165,9 +162,7 @@ def test_a_step_takes_the_batch_of_all_workers_and_32_conditions_by_default() ->
 
 
 def test_numpy_numbers_and_paths_are_taken_like_plain_ones(tmp_path: Path) -> None:
-    options = TrainOptions(
-        epochs=np.int64(3), lr=np.float32(0.5), use_ema=np.bool_(True), save_path=tmp_path / "m"
-    )
+    options = TrainOptions(epochs=np.int64(3), lr=np.float32(0.5), use_ema=np.bool_(True), save_path=tmp_path / "m")
     assert [type(value) for value in (options.epochs, options.lr, options.use_ema)] == [int, float, bool]
     assert options.save_path == str(tmp_path / "m")
     assert TrainOptions(save_path="~/m").save_path == str(Path.home() / "m")

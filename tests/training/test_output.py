@@ -25,9 +25,7 @@ def printed(adata: anndata.AnnData, caplog: pytest.LogCaptureFixture, **options)
 
 @pytest.fixture(scope="module")
 def adata():
-    return simulated_screen(
-        n_genes=60, n_singles=14, n_pairs=8, cells_per_condition=10, n_control=40, seed=0
-    )[0]
+    return simulated_screen(n_genes=60, n_singles=14, n_pairs=8, cells_per_condition=10, n_control=40, seed=0)[0]
 
 
 @pytest.mark.parametrize("with_contexts", [False, True])

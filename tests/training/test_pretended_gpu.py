@@ -49,9 +49,7 @@ def test_a_step_asks_for_no_more_than_its_budget(case: str, found: dict[str, Any
 
 def test_nothing_is_asked_of_gpus_where_it_should_not_be(found: dict[str, Any]) -> None:
     places = found["places"]
-    assert not any(places["chosen"].values()), (
-        "choosing devices initialises CUDA in the process that starts workers"
-    )
+    assert not any(places["chosen"].values()), "choosing devices initialises CUDA in the process that starts workers"
     assert not places["refused"]["initialised"]
     assert "visible: 0, 1" in places["refused"]["message"]
     for name, counts in places["on the CPU"].items():

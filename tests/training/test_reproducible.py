@@ -26,9 +26,7 @@ WORKERS = 2
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    adata, _ = simulated_screen(
-        n_genes=60, n_singles=54, n_pairs=4, cells_per_condition=4, n_control=40, seed=3
-    )
+    adata, _ = simulated_screen(n_genes=60, n_singles=54, n_pairs=4, cells_per_condition=4, n_control=40, seed=3)
     path = tmp_path_factory.mktemp("reproducible")
     PertData(path, default_pert_graph=False).new_data_process("small", adata)
     return path
@@ -114,9 +112,7 @@ def test_shards_are_gathered_and_added_in_their_order() -> None:
         total = np.float32(0)
         for value in gathered:
             total = np.float32(total + np.float32(value))
-        assert total != np.float32(sum(gathered)), (
-            "the order makes no difference: the comparison shows nothing"
-        )
+        assert total != np.float32(sum(gathered)), "the order makes no difference: the comparison shows nothing"
         assert shards.run(exchanged) == [(gathered, [float(total)])] * 6
         assert [reducer.rank for reducer in shards.reducers] == [0, 2, 4, 6, 8, 10]
     finally:
@@ -139,17 +135,12 @@ def test_a_shard_that_fails_ends_the_step_with_its_error() -> None:
 def test_a_number_of_workers_without_equal_shards_is_refused() -> None:
     for world_size in (1, 2, 3, 4, 6, 12):
         check_workers(world_size)
-    with pytest.raises(
-        ValueError, match=r"5 workers cannot share equally; start 1, 2, 3, 4, 6 or 12 workers"
-    ):
+    with pytest.raises(ValueError, match=r"5 workers cannot share equally; start 1, 2, 3, 4, 6 or 12 workers"):
         check_workers(5)
 
 
 def test_models_and_batches_that_cannot_be_divided_are_refused() -> None:
     with pytest.raises(ValueError, match="torch's batch norms"), sharded(nn.BatchNorm1d(2), CPU, IDENTITY):
         pass
-    with (
-        sharded(nn.Linear(2, 2), CPU, IDENTITY) as shards,
-        pytest.raises(TypeError, match="a tuple has no method"),
-    ):
+    with sharded(nn.Linear(2, 2), CPU, IDENTITY) as shards, pytest.raises(TypeError, match="a tuple has no method"):
         shards.divided([(torch.ones(4, 2), torch.ones(4))])  # type: ignore[union-attr]

@@ -43,9 +43,7 @@ def pert_data(toy_template: AnnData, toy_go: dict, tmp_path_factory: pytest.Temp
     return data
 
 
-def trained(
-    pert_data: PertData, save_path: Path, *, seed: int = 1, model: dict | None = None, **options: Any
-):
+def trained(pert_data: PertData, save_path: Path, *, seed: int = 1, model: dict | None = None, **options: Any):
     """The model and the result of a run in this process."""
     pert_data.prepare_split("simulation", seed=seed)
     size = options.get("batch_size", 24 if options.get("objective") == "cells" else 3)
@@ -105,12 +103,8 @@ def test_a_request_to_stop_leaves_a_checkpoint_at_the_next_step(pert_data, tmp_p
     reason, checkpoint = str(stopped.stopped_because).split("; the checkpoint is ")
     assert reason == "stopped by a request in epoch 2, after 1 step of it"
     assert checkpoint.endswith("epoch-00001-step-0000001.pt; resume=True continues from it")
-    (newest,) = [
-        f.name for f in (tmp_path / "stopped" / "checkpoints").iterdir() if "step-0000000" not in f.name
-    ]
-    assert newest == "epoch-00001-step-0000001.pt", (
-        "five steps an epoch: the sixth is the first of the second"
-    )
+    (newest,) = [f.name for f in (tmp_path / "stopped" / "checkpoints").iterdir() if "step-0000000" not in f.name]
+    assert newest == "epoch-00001-step-0000001.pt", "five steps an epoch: the sixth is the first of the second"
     again, resumed = trained(pert_data, tmp_path / "stopped", resume=True, **options)
     assert not resumed.stopped
     assert equal(whole.model.state_dict(), again.model.state_dict())
@@ -146,10 +140,7 @@ def test_leftovers_and_a_damaged_newest_file_do_no_harm(pert_data, tmp_path, cap
         ({"dtype": "float64"}, "dtype: float32 there, float64 here"),
         ({"monitor": "mse"}, "monitor: relative_error there, mse here"),
         ({"model": {"direction_lambda": 0.7}}, r"direction_lambda: 0\.1 there, 0\.7 here"),
-        (
-            {"model": {"num_similar_genes_go_graph": 2}},
-            "perturbation graph: .* edges .* there, .* edges .* here",
-        ),
+        ({"model": {"num_similar_genes_go_graph": 2}}, "perturbation graph: .* edges .* there, .* edges .* here"),
         ({"seed": 2}, "split: simulation, seed 1 there, simulation, seed 2 here"),
     ],
 )
@@ -169,13 +160,9 @@ def test_another_split_is_refused_before_workers_start(pert_data, a_run, tmp_pat
     assert parts.split is not None
     # with other training cells the co-expression graph is another one: it is not named beside the cause
     other = dataclasses.replace(
-        parts,
-        split=dataclasses.replace(parts.split, seed=7),
-        graphs=Graphs(lambda: parts.go, lambda: parts.go),
+        parts, split=dataclasses.replace(parts.split, seed=7), graphs=Graphs(lambda: parts.go, lambda: parts.go)
     )
-    with pytest.raises(
-        ValueError, match=r"run \(split: simulation, seed 1 there, simulation, seed 7 here\);"
-    ):
+    with pytest.raises(ValueError, match=r"run \(split: simulation, seed 1 there, simulation, seed 7 here\);"):
         check_resumed(tmp_path / "m", other)
 
 
@@ -303,9 +290,7 @@ def noisy_run(folder: Path, resume: Path | None = None) -> tuple[nn.Module, list
             engine.load_checkpoint(resume)
         else:
             engine.on_step_end = lambda e: e.save_checkpoint(folder / f"{e.progress.total_steps:03d}.pt")
-            engine.on_epoch_end = lambda e, *_: e.save_checkpoint(
-                folder / f"{e.progress.total_steps:03d}-end.pt"
-            )
+            engine.on_epoch_end = lambda e, *_: e.save_checkpoint(folder / f"{e.progress.total_steps:03d}-end.pt")
         loader = DataLoader(data, 10, sampler=DistributedSampler(data, 1, 0, seed=4))
         history = engine.train(loader, None, optimizer, nn.CrossEntropyLoss(), num_epochs=3)
     return engine.evaluated_model, history

@@ -45,14 +45,7 @@ def test_warm_up_is_linear() -> None:
 
 @pytest.mark.parametrize(
     ("name", "warmup", "expected"),
-    [
-        ("one-cycle", 0, 3),
-        ("step", 0, 0),
-        ("cosine", 0, 0),
-        ("constant", 0, 0),
-        ("constant", 25, 2),
-        ("cosine", 15, 1),
-    ],
+    [("one-cycle", 0, 3), ("step", 0, 0), ("cosine", 0, 0), ("constant", 0, 0), ("constant", 25, 2), ("cosine", 15, 1)],
 )
 def test_epochs_in_which_the_rate_still_rises(name: str, warmup: int, expected: int) -> None:
     horizon = Horizon(10, 10)

@@ -117,17 +117,13 @@ def test_full_gpu_memory_names_the_batch() -> None:
     words = r"full with batch_size=64: lower batch_size \(say 32\)\. CUDA .*Tried to allocate"
     with pytest.raises(torch.OutOfMemoryError, match=words):
         failing(TrainOptions())
-    words = (
-        r"lower batch_size \(say 32\); with accumulation_steps=4 beside it a step has as many cells as now"
-    )
+    words = r"lower batch_size \(say 32\); with accumulation_steps=4 beside it a step has as many cells as now"
     with pytest.raises(torch.OutOfMemoryError, match=words):
         failing(TrainOptions(objective="cells", accumulation_steps=2))
 
 
 def test_full_memory_of_the_machine_names_the_batch() -> None:
-    words = (
-        r"the machine's memory is full with batch_size=64: lower batch_size \(say 32\), or use fewer workers"
-    )
+    words = r"the machine's memory is full with batch_size=64: lower batch_size \(say 32\), or use fewer workers"
     loader = SimpleNamespace(batch_size=64)
     for make in (torch.zeros, np.zeros):
         with pytest.raises(MemoryError, match=words), full_memory_explained(loader, TrainOptions()):

@@ -73,9 +73,7 @@ def doublets(obs: pd.DataFrame, key: str) -> tuple[np.ndarray, list[Finding]]:
     return texts.to_numpy(dtype=bool), []
 
 
-def wrong_guide_counts(
-    obs: pd.DataFrame, key: str, n_genes_N: np.ndarray
-) -> tuple[np.ndarray, list[Finding]]:
+def wrong_guide_counts(obs: pd.DataFrame, key: str, n_genes_N: np.ndarray) -> tuple[np.ndarray, list[Finding]]:
     """Cells with another number of perturbations than their label has genes (controls may have one guide)."""
     nobody = np.zeros(len(obs), dtype=bool)
     if key not in obs:
@@ -87,9 +85,7 @@ def wrong_guide_counts(
     return np.where(n_genes_N == 0, numbers_N > 1, numbers_N != n_genes_N), []
 
 
-def small_conditions(
-    table: LabelTable, min_cells: int | None
-) -> tuple[np.ndarray, list[Dropped], list[Finding]]:
+def small_conditions(table: LabelTable, min_cells: int | None) -> tuple[np.ndarray, list[Dropped], list[Finding]]:
     """Cells of perturbed conditions with fewer than `min_cells` cells."""
     counts = table.counts()
     perturbed = np.array([not condition.is_control for condition in table.conditions])

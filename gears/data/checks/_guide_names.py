@@ -122,9 +122,7 @@ class GuideReader:
         """The published label of a cell with these guides; those that are not read are taken for genes."""
         genes = dict.fromkeys(self.genes.get(guide) or guide for guide in guides)
         genes.pop(CONTROL_LABEL, None)
-        return (
-            SEPARATOR.join(genes if len(genes) > 1 else [*genes, CONTROL_LABEL]) if genes else CONTROL_LABEL
-        )
+        return SEPARATOR.join(genes if len(genes) > 1 else [*genes, CONTROL_LABEL]) if genes else CONTROL_LABEL
 
 
 def _stems(name: str) -> Iterator[str]:
@@ -173,17 +171,13 @@ def read_guides(
     n = sum(not parts for parts in guides.values()) + sum(gene != CONTROL_LABEL for gene in genes.values())
     ends = {guide: guide[len(genes[guide]) :] for guide in certain if guide.startswith(genes[guide])}
     is_most = len(certain) > 0 and len(certain) >= MOST_GUIDES * n
-    may_be_values = (
-        layout.style != GUIDES and len(ends) == len(certain) and _may_be_values(list(ends.values()))
-    )
+    may_be_values = layout.style != GUIDES and len(ends) == len(certain) and _may_be_values(list(ends.values()))
     if is_most and not may_be_values:
         _settle(guides, targeting, reader)
         shown = _readings(guides, certain, layout, reader)
         what = f"obs[{key!r}] holds names of guides, read as the genes that they target: {shown} "
         what += f"({count(len(genes), 'guide')}, {count(len({genes[guide] for guide in certain}), 'gene')})"
-        remedy = (
-            f"guide_key={key!r} confirms this; guide_targets= or guide_pattern= reads them in another way"
-        )
+        remedy = f"guide_key={key!r} confirms this; guide_targets= or guide_pattern= reads them in another way"
         return _labels(guides, layout, reader, check("guides", certain, what, remedy, "warning"))
     if not is_most:  # a phase beside few genes is asked about as a word
         certain = [guide for guide in certain if not _PHASE.fullmatch(ends.get(guide, ""))]
@@ -232,9 +226,7 @@ def _parts_of(label: str, reader: GuideReader) -> list[str]:
     for sign in reader.signs or (*BETWEEN, *_signs_of(label)):
         parts = [part.strip() for part in label.split(sign)]
         beside = [part for part in parts if not reader.is_control(part)]
-        if len(parts) > 1 and (
-            sign in BETWEEN or (len(parts) == 2 and len(beside) == 1 and beside[0][:1].isalpha())
-        ):
+        if len(parts) > 1 and (sign in BETWEEN or (len(parts) == 2 and len(beside) == 1 and beside[0][:1].isalpha())):
             return parts
     return [label]
 
@@ -271,9 +263,7 @@ def _as_said(
     if options.guide_pattern is not None or options.guide_targets is not None:
         given = "do not fit guide_pattern" if options.guide_pattern else "have no target in guide_targets"
         what += f"{given}, and are neither a gene nor a control: {shorten(strange, 4)}"
-        remedy = (
-            "give them a target (guide_targets=), name controls (ctrl_label=), or exclude them (drop_labels=)"
-        )
+        remedy = "give them a target (guide_targets=), name controls (ctrl_label=), or exclude them (drop_labels=)"
     else:
         is_few = n - len(strange) >= MOST_GUIDES * n
         severity, taken = ("note", ", and are taken for genes") if is_few else ("error", "")
@@ -301,17 +291,13 @@ def _labels(
     return labels, check("no-control", labels, what, remedy)
 
 
-def _readings(
-    guides: Mapping[str, list[str]], targeting: Iterable[str], layout: Layout, reader: GuideReader
-) -> str:
+def _readings(guides: Mapping[str, list[str]], targeting: Iterable[str], layout: Layout, reader: GuideReader) -> str:
     """Three readings: of two genes, and of a control where there is one."""
     of_gene: dict[str | None, str] = {}
     for guide in targeting:
         of_gene.setdefault(reader.genes[guide], guide)
     plain = {CONTROL_LABEL, *layout.controls}
-    controls = [
-        name for parts in guides.values() for name in parts if reader.genes.get(name) == CONTROL_LABEL
-    ]
+    controls = [name for parts in guides.values() for name in parts if reader.genes.get(name) == CONTROL_LABEL]
     control = [f"{name} -> control" for name in controls if name not in plain][:1]
     shown = [f"{guide} -> {gene}" for gene, guide in of_gene.items()][: 3 - len(control)]
     return ", ".join([*shown, *control])

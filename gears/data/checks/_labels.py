@@ -14,14 +14,7 @@ from gears.conditions import AT, CONTROL_LABEL, SEPARATOR, Condition, conditions
 from gears.core._findings import Finding, check
 from gears.core._messages import count, nearest, shorten
 from gears.data.checks._layout import Layout
-from gears.data.checks._styles import (
-    CONTROLS_JOINED,
-    JOINING,
-    is_control_like,
-    is_no_gene,
-    is_word,
-    may_be_control,
-)
+from gears.data.checks._styles import CONTROLS_JOINED, JOINING, is_control_like, is_no_gene, is_word, may_be_control
 
 FEW_CONTROLS = 10
 """Control cells below which the noise of their mean is reported."""
@@ -33,9 +26,7 @@ MOST_LABELS, FEWEST_LABELS = 0.9, 5
 """Share of the perturbed labels from which on a token is no second gene, and labels that tell."""
 MOST_KNOWN = 0.9
 """Share of the tokens that must be known genes for the others to be taken for genes, too."""
-CODES = (
-    "whole numbers are codes: give the names that they mean, such as obs[...].map({0: 'ctrl', 1: 'A+ctrl'})"
-)
+CODES = "whole numbers are codes: give the names that they mean, such as obs[...].map({0: 'ctrl', 1: 'A+ctrl'})"
 
 
 @dataclass(frozen=True)
@@ -135,9 +126,7 @@ def _readable(counts: Counter, layout: Layout) -> tuple[list[Finding], dict[str,
     findings += check("context-in-label", settled, what, remedy, n=sum(counts[label] for label in settled))
     joined = [label for label in readable if layout.sep != SEPARATOR and SEPARATOR in label]
     sign = repr(layout.sep) if layout.sep else "no sign"
-    what = (
-        f"{count(len(joined), 'label')} with {SEPARATOR!r} ({shorten(joined)}) though {sign} joins genes here"
-    )
+    what = f"{count(len(joined), 'label')} with {SEPARATOR!r} ({shorten(joined)}) though {sign} joins genes here"
     findings += check("other-separator", joined, what, f"pass sep={SEPARATOR!r}, or rename")
     return findings, readable
 
@@ -147,9 +136,7 @@ def _no_control(counts: Counter, layout: Layout) -> list[Finding]:
     wanted = " or ".join(map(repr, layout.controls)) or "known to be the control"
     what = f"no control cells: no label in obs[{layout.condition_key!r}] is {wanted}"
     own = [label for label in names if label.strip() not in layout.as_genes]
-    known = [label for label in own if is_control_like(label)] or [
-        label for label in own if may_be_control(label)
-    ]
+    known = [label for label in own if is_control_like(label)] or [label for label in own if may_be_control(label)]
     tokens = {token for label in names for token in layout.tokens(label) if is_control_like(token)}
     tokens -= set(layout.as_genes)
     if tokens and tokens <= set(layout.controls) and not known:
@@ -183,11 +170,7 @@ def _or_joined(controls: Sequence[str], layout: Layout) -> str:
     """The further remedy where the control label joins the names of two control guides by another sign."""
     for sign in CONTROLS_JOINED:
         parts = {part.strip() for label in controls for part in label.split(sign)}
-        if (
-            sign != layout.sep
-            and any(sign in label for label in controls)
-            and all(map(may_be_control, parts))
-        ):
+        if sign != layout.sep and any(sign in label for label in controls) and all(map(may_be_control, parts)):
             names = sorted(parts) if len(parts) <= MOST_CONTROLS else [*sorted(parts)[:3], "..."]
             return f"; where {sign!r} joins the genes of all labels, sep={sign!r} and ctrl_label={names}"
     return ""
@@ -265,9 +248,7 @@ def word_findings(labels: Iterable[str], layout: Layout, is_symbol: Callable[[st
     n = len({label for label in labels if set(layout.tokens(label)) - set(layout.controls)})
     if n >= FEWEST_LABELS:
         words |= {
-            part: labels_of_part
-            for part, labels_of_part in beside.items()
-            if len(labels_of_part) >= MOST_LABELS * n
+            part: labels_of_part for part, labels_of_part in beside.items() if len(labels_of_part) >= MOST_LABELS * n
         }
     names = sorted(words)
     shown = shorten((f"{word!r} in {words[word][0]!r}" for word in names), 5)
@@ -321,9 +302,7 @@ def everywhere_findings(mapping: Mapping[str, str], layout: Layout) -> list[Find
     return check("in-every-label", names, what, _IN_COLUMNS.format(names))
 
 
-def guide_number_findings(
-    labels: pd.Series, numbers: pd.Series, mapping: dict[str, str], key: str
-) -> list[Finding]:
+def guide_number_findings(labels: pd.Series, numbers: pd.Series, mapping: dict[str, str], key: str) -> list[Finding]:
     """Labels that read as more genes than every one of their cells has perturbations: a name was split."""
     counts = pd.to_numeric(numbers.astype(object), errors="coerce")
     most = counts.groupby(labels.astype(object).to_numpy()).max()
@@ -400,16 +379,12 @@ def joined_genes(
             for sign in signs:
                 by_sign.setdefault(sign, []).append(label)
     sep, sign = layout.sep or SEPARATOR, next(iter(by_alias.values()), "")
-    what = (
-        f"{count(len(by_alias), 'label')} may join genes under old names ({shorten(map(repr, by_alias), 4)})"
-    )
+    what = f"{count(len(by_alias), 'label')} may join genes under old names ({shorten(map(repr, by_alias), 4)})"
     remedy = f"pass sep={sign!r} if each is a combination, sep={sep!r} if each is one gene"
     findings = check("joined-aliases", by_alias, what, remedy)
     for sign, own in by_sign.items():
         what = f"{count(len(own), 'label')} of known genes joined by {sign!r} ({shorten(own, 4)}), read as combinations"
-        findings += check(
-            "joined-genes", own, what, f"pass sep={sep!r} if each is the name of one gene", "warning"
-        )
+        findings += check("joined-genes", own, what, f"pass sep={sep!r} if each is the name of one gene", "warning")
     return published, findings
 
 

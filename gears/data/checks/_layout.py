@@ -87,9 +87,7 @@ class Layout:
         return {name: getattr(self, name) for name in names} | {"controls": list(self.controls)}
 
 
-def find_layout(
-    obs: pd.DataFrame, var: pd.DataFrame, options: ProcessingOptions
-) -> tuple[Layout, list[Finding]]:
+def find_layout(obs: pd.DataFrame, var: pd.DataFrame, options: ProcessingOptions) -> tuple[Layout, list[Finding]]:
     """The layout that the options name, or that fits, and what is missing from it."""
     findings = []
     chosen = _style(obs, options)
@@ -166,9 +164,7 @@ def _style(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[Style, str | 
         remedy = "name the column and the control: condition_key=, ctrl_label= (and sep= if genes are joined)"
         if guides:
             remedy = f"pass {' or '.join(f'guide_key={key!r}' for key in guides)}, the column of each cell's guides; "
-            remedy += (
-                f"where each holds one guide of a cell, join them into one column ('A{SEPARATOR}B') first"
-            )
+            remedy += f"where each holds one guide of a cell, join them into one column ('A{SEPARATOR}B') first"
         elif like := label_like(obs):
             remedy += f"; these columns look like labels: {'; '.join(like)}"
         else:
@@ -230,10 +226,7 @@ def _column(
 
 
 _MEANINGS = {
-    "condition": (
-        "the label of each cell, such as 'A+B', 'A+ctrl' or 'ctrl'",
-        "name yours with condition_key=",
-    ),
+    "condition": ("the label of each cell, such as 'A+B', 'A+ctrl' or 'ctrl'", "name yours with condition_key="),
     "cell_type": (
         "one cell type per cell",
         "name yours with cell_type_key=, or adata.obs['cell_type'] = 'K562' on a copy",

@@ -71,27 +71,19 @@ def date_findings(names: Sequence[str], what: str, severity: str) -> list[Findin
     return check("dates", dates, text, "write the symbols again", severity)
 
 
-def look_alike_findings(
-    names: Sequence[str], known: Callable[[str], bool], what: str, severity: str
-) -> list[Finding]:
+def look_alike_findings(names: Sequence[str], known: Callable[[str], bool], what: str, severity: str) -> list[Finding]:
     """Names with letters that look like those of a known gene; `what` they are, such as "gene name"."""
-    strange = {
-        own: name for own in names if not own.isascii() and not known(own) and known(name := in_ascii(own))
-    }
+    strange = {own: name for own in names if not own.isascii() and not known(own) and known(name := in_ascii(own))}
     shown = []
     for own, name in strange.items():
-        signs = ", ".join(
-            f"U+{ord(sign):04X} ({unicodedata.name(sign, '?')})" for sign in own if ord(sign) > 127
-        )
+        signs = ", ".join(f"U+{ord(sign):04X} ({unicodedata.name(sign, '?')})" for sign in own if ord(sign) > 127)
         shown.append(f"{own!r} has {signs}, {name} is meant")
     text = f"{count(len(strange), what)} with letters that look like other ones: {shorten(shown)}"
     remedy = "write them with plain letters: they would be other genes"
     return check("look-alike-letters", strange, text, remedy, severity)
 
 
-def other_case_findings(
-    tokens: Sequence[str], measured: Sequence[str], known: Callable[[str], bool]
-) -> list[Finding]:
+def other_case_findings(tokens: Sequence[str], measured: Sequence[str], known: Callable[[str], bool]) -> list[Finding]:
     """Perturbed genes that are not known, but are measured in other letters ("klf1" beside "KLF1")."""
     by_lower = {name.lower(): name for name in measured}
     names = set(measured)
@@ -114,9 +106,7 @@ def unmeasured_findings(tokens: Sequence[str], measured: Sequence[str], var: pd.
         "index": pd.Series(var.index, dtype=object),
         **{str(name): var[name] for name in var if not pd.api.types.is_numeric_dtype(var[name])},
     }
-    named = Counter(
-        {key: len(set(values.astype(str)).intersection(tokens)) for key, values in columns.items()}
-    )
+    named = Counter({key: len(set(values.astype(str)).intersection(tokens)) for key, values in columns.items()})
     best, n_best = named.most_common(1)[0]
     if n == 0 or (n_measured and n_best <= 2 * n_measured):
         return []
@@ -139,18 +129,13 @@ def _kind(tokens: Sequence[str], measured: Sequence[str]) -> tuple[str, str]:
         return what, "remove the genome from the gene names, and the genes of another species"
     ids = [[name for name in names if _ENSEMBL.fullmatch(name)] for names in (measured, tokens)]
     if ids[0] and ids[1]:
-        return (
-            " (Ensembl identifiers of other versions)",
-            "remove the versions (.5) from labels and gene names",
-        )
+        return (" (Ensembl identifiers of other versions)", "remove the versions (.5) from labels and gene names")
     for found, names, which in zip(ids, (measured, tokens), ("gene names", "labels"), strict=True):
         if found:
             what = f" ({len(found) / len(names):.0%} of the {which} are Ensembl identifiers)"
             other = "labels" if which == "gene names" else "gene names"
             return what, f"name {which} as {other} are: put the symbols in a column of var and pass gene_key="
-    if perturbed & {name.upper() for name in measured} or perturbed & {
-        name.capitalize() for name in measured
-    }:
+    if perturbed & {name.upper() for name in measured} or perturbed & {name.capitalize() for name in measured}:
         return " (another species?)", "bring labels and gene names to one species and one spelling"
     remedy = "if they are measured under other names, pass the column of var with these names as gene_key="
     return "", remedy
@@ -238,7 +223,5 @@ def with_names(label: str, renamed: Mapping[str, str]) -> str:
 def other_name_findings(renamed: dict[str, str]) -> list[Finding]:
     """Names that were replaced by another one of the same gene."""
     shown = shorten(f"{old} is {new}" for old, new in renamed.items())
-    what = (
-        f"{count(len(renamed), 'perturbed gene')} under another name of a gene that this screen has: {shown}"
-    )
+    what = f"{count(len(renamed), 'perturbed gene')} under another name of a gene that this screen has: {shown}"
     return check("other-name", renamed, what, "read as that gene", "warning")

@@ -20,8 +20,7 @@ _SIGN = Check(
     lambda value: isinstance(value, str) and bool(value.strip()),
 )
 _PATTERN = Check(
-    "a regular expression with one group, the gene, such as '(.+)_g[0-9]+'",
-    lambda value: _n_groups(value) == 1,
+    "a regular expression with one group, the gene, such as '(.+)_g[0-9]+'", lambda value: _n_groups(value) == 1
 ).or_none()
 _COLUMN = Check("the name of a column", lambda value: isinstance(value, str)).or_none()
 

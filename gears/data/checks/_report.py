@@ -46,10 +46,7 @@ class ScreenReport:
         return not errors(self.findings)
 
     def __str__(self) -> str:
-        lines = [
-            self.name,
-            *(f"  {key.replace('_', ' '):<28}{_text(value)}" for key, value in self.facts.items()),
-        ]
+        lines = [self.name, *(f"  {key.replace('_', ' '):<28}{_text(value)}" for key, value in self.facts.items())]
         if self.layout:
             lines += ["how it is read", *(f"  {line}" for line in self.layout.splitlines())]
         if self.mapping:
@@ -109,12 +106,8 @@ def inspect_screen(
         facts |= gene_facts(draft.table.conditions, draft.gene_names.tolist(), is_gene)
     if draft.ok and is_gene is None:
         unmeasured = facts.get("not_measured", ())
-        what = (
-            f"{count(len(unmeasured), 'perturbed gene')} compared with no annotation: {shorten(unmeasured)}"
-        )
-        remedy = (
-            "pass is_gene=GeneAnnotation.human().resolve (of gears.graphs), as PertData and the commands do"
-        )
+        what = f"{count(len(unmeasured), 'perturbed gene')} compared with no annotation: {shorten(unmeasured)}"
+        remedy = "pass is_gene=GeneAnnotation.human().resolve (of gears.graphs), as PertData and the commands do"
         draft = draft.found(check("no-annotation", unmeasured, what, remedy, "note"))
     return ScreenReport(
         name=name,
@@ -127,16 +120,9 @@ def inspect_screen(
 
 
 def summarise(
-    screen: PreparedScreen,
-    *,
-    is_gene: KnownGene | None = None,
-    parts: Mapping[str, Sequence[str]] | None = None,
+    screen: PreparedScreen, *, is_gene: KnownGene | None = None, parts: Mapping[str, Sequence[str]] | None = None
 ) -> ScreenReport:
-    facts: dict[str, Any] = {
-        "folder": str(screen.folder),
-        "cells": len(screen.cells),
-        "genes": len(screen.gene_names),
-    }
+    facts: dict[str, Any] = {"folder": str(screen.folder), "cells": len(screen.cells), "genes": len(screen.gene_names)}
     facts |= condition_facts(screen.conditions, np.asarray(screen.statistics.n, dtype=np.int64))
     facts |= gene_facts(screen.conditions, screen.gene_names, is_gene)
     facts["cell_types"] = screen.manifest["cell_types"]
@@ -153,10 +139,7 @@ def condition_facts(conditions: Sequence[Condition], counts: np.ndarray) -> dict
     """Numbers of conditions by size, and of cells."""
     sizes = np.array([len(condition) for condition in conditions])
     perturbed = counts[sizes > 0]
-    facts: dict[str, Any] = {
-        "control_cells": int(counts[sizes == 0].sum()),
-        "conditions": int((sizes > 0).sum()),
-    }
+    facts: dict[str, Any] = {"control_cells": int(counts[sizes == 0].sum()), "conditions": int((sizes > 0).sum())}
     facts |= {"singles": int((sizes == 1).sum()), "pairs": int((sizes == 2).sum())}
     if (sizes > 2).any():
         facts["three_or_more_genes"] = int((sizes > 2).sum())
@@ -166,9 +149,7 @@ def condition_facts(conditions: Sequence[Condition], counts: np.ndarray) -> dict
     return facts
 
 
-def gene_facts(
-    conditions: Sequence[Condition], measured: Sequence[str], is_gene: KnownGene | None
-) -> dict[str, Any]:
+def gene_facts(conditions: Sequence[Condition], measured: Sequence[str], is_gene: KnownGene | None) -> dict[str, Any]:
     """Perturbed genes, and those that are not measured or not annotated."""
     perturbed = sorted({gene for condition in conditions for gene in condition.genes})
     known = set(measured)

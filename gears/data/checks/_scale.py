@@ -137,10 +137,7 @@ def _from_whole(linear: np.ndarray) -> np.ndarray | None:
     gaps = np.diff(distinct)
     gaps = gaps[gaps > SAME * distinct[1:]]
     best = None
-    for unit in (
-        *(distinct[0] / divisor for divisor in (1, 2, 3)),
-        *(gaps.min(keepdims=True) if len(gaps) else ()),
-    ):
+    for unit in (*(distinct[0] / divisor for divisor in (1, 2, 3)), *(gaps.min(keepdims=True) if len(gaps) else ())):
         ratios = distinct / unit
         ratios = np.unique(np.round(ratios[(ratios > 1.02) & (ratios < LARGEST_RATIO)], 3))
         distance = np.abs(ratios - np.rint(ratios))
@@ -162,12 +159,7 @@ def _by_library_sizes(cells: list[np.ndarray]) -> str | None:
 
 
 def scale_findings(
-    matrix: sparse.csr_matrix,
-    scale: str | None,
-    layer: str | None,
-    elsewhere: Callable[[], str],
-    *,
-    normalize: bool,
+    matrix: sparse.csr_matrix, scale: str | None, layer: str | None, elsewhere: Callable[[], str], *, normalize: bool
 ) -> list[Finding]:
     """Values of another scale than the options say: counts with `normalize`, log1p of normalised counts without.
 
@@ -209,9 +201,7 @@ def scale_findings(
         return check("scaled-beside-others", [f"{low:g}"], what, remedy, n=negative)
     better = better or "give log-normalised values if there are any"
     remedy = f"{better}; negative predictions are not set to 0 (clip=True does)"
-    return check(
-        "negative-values", [f"{low:g}"], f"{what}; they are used unchanged", remedy, "warning", n=negative
-    )
+    return check("negative-values", [f"{low:g}"], f"{what}; they are used unchanged", remedy, "warning", n=negative)
 
 
 def shared_totals_findings(values: Any, is_gene_G: np.ndarray) -> list[Finding]:
@@ -228,9 +218,7 @@ def shared_totals_findings(values: Any, is_gene_G: np.ndarray) -> list[Finding]:
     of_all, of_genes = (np.asarray(part.sum(axis=1)).ravel() for part in (linear, linear[:, is_gene_G]))
     of_all, of_genes = of_all[of_all > 0], of_genes[of_all > 0]
     is_equal = [np.ptp(sums) < MOST_VARIED * sums.max() for sums in (of_all, of_genes) if len(sums)]
-    what = (
-        "values were normalised over genes and excluded features together: totals of the genes alone differ"
-    )
+    what = "values were normalised over genes and excluded features together: totals of the genes alone differ"
     remedy = "pass normalize=True with counts, or normalise the genes alone"
     return check("shared-totals", of_all if is_equal == [True, False] else [], what, remedy, "warning")
 
@@ -249,9 +237,7 @@ def other_places(layers: Mapping[str, Any], raw: Any, used: str | None) -> str:
         what = "adata.raw" if values is raw else f"layers[{name!r}]"
         if scale in (LOG1P, COUNTS):
             held = f"{what} holds " + ("counts" if scale == COUNTS else "log-normalised values")
-            remedies.append(
-                (scale, f"pass layer={name!r}{' with normalize=True' * (scale == COUNTS)} ({held})")
-            )
+            remedies.append((scale, f"pass layer={name!r}{' with normalize=True' * (scale == COUNTS)} ({held})"))
     return " or ".join(remedy for _, remedy in sorted(remedies, key=lambda one: one[0] != LOG1P))
 
 

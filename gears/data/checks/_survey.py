@@ -45,21 +45,8 @@ from gears.data.checks._names import (
     with_names,
 )
 from gears.data.checks._options import ProcessingOptions
-from gears.data.checks._scale import (
-    COUNTS,
-    LOG1P,
-    detect_scale,
-    other_places,
-    scale_findings,
-    shared_totals_findings,
-)
-from gears.data.checks._settings import (
-    SettingTable,
-    column_findings,
-    is_divided,
-    one_type_per_batch,
-    setting_table,
-)
+from gears.data.checks._scale import COUNTS, LOG1P, detect_scale, other_places, scale_findings, shared_totals_findings
+from gears.data.checks._settings import SettingTable, column_findings, is_divided, one_type_per_batch, setting_table
 from gears.data.checks._styles import is_control_like
 from gears.data.checks._values import (
     cell_type_findings,
@@ -156,9 +143,7 @@ class ScreenDraft:
                 logger.warning("%s", dropped)
 
 
-def check_screen(
-    adata: AnnData, options: ProcessingOptions, *, is_gene: KnownGene | None = None
-) -> ScreenDraft:
+def check_screen(adata: AnnData, options: ProcessingOptions, *, is_gene: KnownGene | None = None) -> ScreenDraft:
     """Every step from an AnnData (not modified) to a screen that can be written, if no error is found.
 
     `is_gene` gives the symbol of a gene that is known elsewhere (the annotation), None for any other token; outside
@@ -183,18 +168,11 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
     (obs, repeated_obs), (var, repeated_var) = map(_each_column_once, (adata.obs, adata.var))
     layout, findings = find_layout(obs, var, options)
     used = {layout.condition_key, layout.cell_type_key, layout.gene_key, layout.count_key}
-    used |= {
-        options.doublet_key,
-        options.guide_count_key,
-        options.perturbation_type_key,
-        *(options.batch_key or ()),
-    }
+    used |= {options.doublet_key, options.guide_count_key, options.perturbation_type_key, *(options.batch_key or ())}
     for axis, repeated in (("obs", repeated_obs), ("var", repeated_var)):
         for name in repeated:
             what = f"{axis} has the column {name!r} more than once, with different values"
-            severity, remedy = (
-                ("error", "keep one of them") if name in used else ("warning", "the first is kept")
-            )
+            severity, remedy = ("error", "keep one of them") if name in used else ("warning", "the first is kept")
             findings += check("repeated-column", [name], what, remedy, severity)
     kinds = shorten(f"{kind}: {n}" for kind, n in Counter(others).items())
     what = f"{count(len(others), 'feature')} other than gene expression excluded ({kinds})"
@@ -233,9 +211,7 @@ def _each_column_once(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         return frame, []
     once = frame.loc[:, ~again]
     others = [(name, frame.iloc[:, i]) for i, name in enumerate(frame.columns) if again[i]]
-    different = [
-        str(name) for name, values in others if not once[name].astype(str).equals(values.astype(str))
-    ]
+    different = [str(name) for name, values in others if not once[name].astype(str).equals(values.astype(str))]
     return once, list(dict.fromkeys(different))
 
 
@@ -325,9 +301,7 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
     )
     findings += other_case_findings(tokens, measured, known)
     findings += unmeasured_findings(tokens, measured, draft.var)
-    table = LabelTable.of(
-        texts.map(mapping), parsed if layout.sep == SEPARATOR and not (joined or renamed) else {}
-    )
+    table = LabelTable.of(texts.map(mapping), parsed if layout.sep == SEPARATOR and not (joined or renamed) else {})
     shown = {label: mapping[of_guides[label]] for label in of_guides} if of_guides else mapping
     draft = draft.found(findings, mapping=shown, table=table)
     if layout.style == "gears" or is_gene is None:
@@ -335,9 +309,7 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
     labels = [
         label
         for own, label in mapping.items()
-        if not (
-            is_control_like(own) and len(tokens_of([label])) > 1
-        )  # a control's name was divided: an error above
+        if not (is_control_like(own) and len(tokens_of([label])) > 1)  # a control's name was divided: an error above
     ]
     more_findings, strange = unknown_gene_findings(list(dict.fromkeys(labels)), known, options.unknown_labels)
     draft = draft.found(more_findings)
@@ -378,9 +350,7 @@ def check_scale(draft: ScreenDraft) -> ScreenDraft:
     if options.scale is not None and not (options.normalize and scale != COUNTS):
         return draft
     elsewhere = partial(other_places, draft.layers, draft.raw, options.layer)
-    return draft.found(
-        scale_findings(draft.matrix, scale, options.layer, elsewhere, normalize=options.normalize)
-    )
+    return draft.found(scale_findings(draft.matrix, scale, options.layer, elsewhere, normalize=options.normalize))
 
 
 def normalise(draft: ScreenDraft) -> ScreenDraft:

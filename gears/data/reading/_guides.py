@@ -87,9 +87,7 @@ def add_guides(
         theirs, own = (shorten(map(repr, names), 2) for names in barcodes)
         msg = f"no barcode of the guide table is a cell: it has {theirs}, cells are {own}; bring them to one form"
         raise ValueError(msg)
-    is_control = [
-        token in (CONTROL_LABEL, *named) if named else is_control_like(token) for token in known["token"]
-    ]
+    is_control = [token in (CONTROL_LABEL, *named) if named else is_control_like(token) for token in known["token"]]
     controls = sorted(set(known["token"][is_control]))
     logger.info("control guides: %s", shorten(controls) or "none found; name them with ctrl_label=")
     n_guides = known.groupby("barcode").size()
@@ -176,9 +174,7 @@ def _is_missing(values: pd.Series) -> pd.Series:
     return values.isna() | values.astype(str).str.strip().str.lower().isin(MISSING)
 
 
-def _controls_among(
-    guides: set[str], target_of: Mapping[str, str], controls: Sequence[str] | None
-) -> dict[str, str]:
+def _controls_among(guides: set[str], target_of: Mapping[str, str], controls: Sequence[str] | None) -> dict[str, str]:
     """Guides without a target, which must look like controls, each with the control's label.
 
     They do by their own name, or where guides with that name and another number have a control's target.
@@ -235,10 +231,7 @@ def _table_of(guides: str | Path | pd.DataFrame | Sequence[str | Path], adata: A
             f"({shorten(lanes, 4)}); expected one table per lane"
         )
         raise ValueError(msg)
-    named = {
-        lane: [file for file in files if lane in Path(file).parts or lane in Path(file).name]
-        for lane in lanes
-    }
+    named = {lane: [file for file in files if lane in Path(file).parts or lane in Path(file).name] for lane in lanes}
     by_name = [own[0] for own in named.values() if len(own) == 1]
     if len(set(map(str, by_name))) == len(files):
         files = by_name
@@ -259,9 +252,7 @@ def _lanes(adata: AnnData) -> list[str]:
     return sorted(ends, key=int)
 
 
-def _tokens(
-    table: pd.DataFrame, barcode_key: str, key: str, known: Mapping[str, str] | None = None
-) -> pd.DataFrame:
+def _tokens(table: pd.DataFrame, barcode_key: str, key: str, known: Mapping[str, str] | None = None) -> pd.DataFrame:
     """One row per cell and guide; entries that say that there is none are excluded.
 
     A text is divided at the sign that gives `known` guides, whose names may hold any sign; one that is known is not.

@@ -183,9 +183,7 @@ def _members(folder: Path) -> list[Path]:
             return _is_zarr(place) or bool(_matrices(place))
         return place.is_file() and place.name.endswith(SUFFIXES)
 
-    return [
-        place for place in sorted(folder.iterdir()) if not place.name.startswith(".") and is_screen(place)
-    ]
+    return [place for place in sorted(folder.iterdir()) if not place.name.startswith(".") and is_screen(place)]
 
 
 def _read_zarr(path: Path) -> AnnData:
@@ -279,9 +277,7 @@ def _table(folder: Path, prefix: str, names: Sequence[str]) -> pd.DataFrame:
     raise FileNotFoundError(msg)
 
 
-def _ten_x(
-    path: Path, matrix: Any, barcodes: list[str], ids: list[str], names: list[str], types: list[str]
-) -> AnnData:
+def _ten_x(path: Path, matrix: Any, barcodes: list[str], ids: list[str], names: list[str], types: list[str]) -> AnnData:
     from anndata import AnnData
 
     var = pd.DataFrame({"gene_name": names, "feature_types": types}, index=pd.Index(ids, name=None))

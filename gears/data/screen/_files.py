@@ -30,15 +30,7 @@ from gears.data.screen._statistics import (
 from gears.files._manifest import FolderFormat
 from gears.files._mapped import TableWriter, pieces
 from gears.files._paths import user_path
-from gears.files.formats import (
-    checksums_of,
-    content_hash,
-    need_names,
-    need_types,
-    plain_adata,
-    read_json,
-    write_json,
-)
+from gears.files.formats import checksums_of, content_hash, need_names, need_types, plain_adata, read_json, write_json
 
 if TYPE_CHECKING:
     from gears.data.checks._settings import SettingTable

@@ -305,10 +305,7 @@ class _Pass:
     def run(self, cells: np.ndarray, centre: SignCentre | None) -> ConditionMoments:
         """Moments of some cells (ascending numbers)."""
         lengths, n_genes = self.source.row_lengths, self.source.shape[1]
-        chunks = [
-            cells[rows]
-            for rows in condition_chunks(lengths[cells], self.ids[cells], n_genes, self.chunk_values)
-        ]
+        chunks = [cells[rows] for rows in condition_chunks(lengths[cells], self.ids[cells], n_genes, self.chunk_values)]
         total = ConditionMoments(self.n_conditions, n_genes, centre)
         shares = _shares(chunks, lengths, self.workers)
         if self.pool is None or len(shares) < 2:

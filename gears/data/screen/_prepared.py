@@ -18,14 +18,7 @@ from gears.core._messages import Shown, shorten, suggestion, unknown_name
 from gears.data.screen._cells import CellMatrix, map_array
 from gears.data.screen._contexts import ModelContexts
 from gears.data.screen._files import array_path, controls_of, read_manifest, read_tables
-from gears.data.screen._statistics import (
-    PAIRED,
-    STATISTICS,
-    ConditionStatistics,
-    DERanking,
-    rank_genes,
-    statistics_of,
-)
+from gears.data.screen._statistics import PAIRED, STATISTICS, ConditionStatistics, DERanking, rank_genes, statistics_of
 from gears.files._manifest import MANIFEST
 from gears.files._paths import user_path
 from gears.files.formats import check_file, content_hash, read_json
@@ -61,11 +54,7 @@ class PreparedScreen(Shown):
     context = kind = ""
 
     def __init__(
-        self,
-        folder: Path,
-        manifest: dict[str, Any],
-        kept: np.ndarray | None = None,
-        controls: np.ndarray | None = None,
+        self, folder: Path, manifest: dict[str, Any], kept: np.ndarray | None = None, controls: np.ndarray | None = None
     ) -> None:
         self.folder, self.manifest = user_path(folder), manifest
         self._kept, self._controls = kept, controls

@@ -18,15 +18,7 @@ from gears.data.checks._survey import REFUSED, ScreenDraft, check_screen
 from gears.data.reading._by_dask import cluster, from_dask, lazy_screen
 from gears.data.reading._download import FOLDER, PUBLISHED_FILES, PUBLISHED_OPTIONS, published_screen
 from gears.data.reading._guides import add_guides
-from gears.data.reading._open import (
-    SUFFIXES,
-    in_reach,
-    kind_of,
-    name_of,
-    open_lean,
-    open_screen,
-    refuse_address,
-)
+from gears.data.reading._open import SUFFIXES, in_reach, kind_of, name_of, open_lean, open_screen, refuse_address
 from gears.data.screen._files import H5AD, is_prepared, screen_hash, write_screen
 from gears.data.screen._prepared import PreparedScreen
 from gears.files._atomic import clean_leftovers, locked, need_space, new_folder
@@ -77,12 +69,7 @@ class LoadCall(LoadOptions):
 
 
 def prepare_screen(
-    adata: AnnData,
-    folder: str | Path,
-    *,
-    workers: int = 1,
-    is_gene: KnownGene | None = None,
-    **processing: Any,
+    adata: AnnData, folder: str | Path, *, workers: int = 1, is_gene: KnownGene | None = None, **processing: Any
 ) -> PreparedScreen:
     """Check a screen and write it as a prepared folder.
 
@@ -307,12 +294,8 @@ def _in_other_case(folder: Path) -> Path:
     """
     if folder.exists() or not folder.parent.is_dir():
         return folder
-    names = sorted(
-        other.name for other in folder.parent.iterdir() if other.name.lower() == folder.name.lower()
-    )
-    others = [
-        name for name in names if is_prepared(folder.parent / name) or (folder.parent / name / H5AD).is_file()
-    ]
+    names = sorted(other.name for other in folder.parent.iterdir() if other.name.lower() == folder.name.lower())
+    others = [name for name in names if is_prepared(folder.parent / name) or (folder.parent / name / H5AD).is_file()]
     if len(others) > 1:
         msg = f"there is no {folder}; which of {shorten(others)} is meant?"
         raise ValueError(msg)

@@ -36,11 +36,7 @@ HELD_OUT = "holds a {part} gene beside a training gene; this split leaves it out
 
 
 def _seen_genes(
-    genes: np.ndarray,
-    share: float,
-    seed: int,
-    test_genes: Sequence[str] | None = None,
-    only_test_genes: bool = False,
+    genes: np.ndarray, share: float, seed: int, test_genes: Sequence[str] | None = None, only_test_genes: bool = False
 ) -> np.ndarray:
     """Genes that training may perturb."""
     if test_genes is not None and only_test_genes:
@@ -163,9 +159,7 @@ Held = tuple[list[str], list[str]]
 
 
 def _two_rounds(
-    labels: Labels,
-    arguments: SplitOptions,
-    hold_out: Callable[[list[str], float, SplitOptions | None], Held],
+    labels: Labels, arguments: SplitOptions, hold_out: Callable[[list[str], float, SplitOptions | None], Held]
 ) -> Draw:
     """Hold a share out for test, where the caller may name what, then one of what remains for validation."""
     names = labels.perturbed
@@ -308,9 +302,7 @@ def draw_custom(labels: Labels, arguments: SplitOptions) -> Draw:
     return Draw(parts=parts, excluded=excluded)
 
 
-def _part(
-    labels: Labels, part: str, names: Any, home: dict[Condition, tuple[str, str]]
-) -> tuple[list[str], list[str]]:
+def _part(labels: Labels, part: str, names: Any, home: dict[Condition, tuple[str, str]]) -> tuple[list[str], list[str]]:
     if isinstance(names, (str, bytes)) or not hasattr(names, "__iter__"):
         return [], [f"{part!r} must be a list of condition labels; found {names!r}"]
     chosen: list[str] = []

@@ -125,9 +125,7 @@ def draw_in_contexts(labels: Labels, arguments: SplitOptions) -> Draw:
     return _with_controls(conditions, test, val, set())
 
 
-def _with_controls(
-    conditions: Conditions, test: Sequence[Condition], val: Sequence[Condition], gone: set[str]
-) -> Draw:
+def _with_controls(conditions: Conditions, test: Sequence[Condition], val: Sequence[Condition], gone: set[str]) -> Draw:
     """Every control trains but those of held-out contexts, which go with their contexts."""
     controls = [condition for condition in conditions.labels.condition.values() if condition.is_control]
     held = [control for control in controls if control.context in gone]

@@ -211,14 +211,11 @@ def _subgroup_findings(
             f"{name!r} is said to be {group!r}, but is {subgroup_name(condition, trained)!r}"
             for group, names in groups.items()
             for name in names
-            if (condition := parsed.get(part, {}).get(name)) is not None
-            and subgroup_name(condition, trained) != group
+            if (condition := parsed.get(part, {}).get(name)) is not None and subgroup_name(condition, trained) != group
         ]
         shown = shorten(untrue, 3)
         what = f"{len(untrue)} labels of {part!r} are in a subgroup that training does not bear out: {shown}"
-        remedy = (
-            "mode='strict' counts genes of training alone as seen; the published kinds count validation's too"
-        )
+        remedy = "mode='strict' counts genes of training alone as seen; the published kinds count validation's too"
         findings += check("untrue-subgroup", untrue, what, remedy, "error" if exact else "warning")
     return findings
 

@@ -53,9 +53,7 @@ def make_split(labels: Sequence[str] | Labels, name: str = "simulation", **argum
         plain = {label: table.condition[each[0]].plain for label, each in members.items()}
         return in_all_contexts(make_split(Labels(tuple(plain), plain), name, **arguments), members, table)
     settings = SplitOptions(split=name, **arguments)
-    idle = [
-        name for name in settings.changed() if name not in {*split_kind.uses, *ALWAYS_USED, "split", "seed"}
-    ]
+    idle = [name for name in settings.changed() if name not in {*split_kind.uses, *ALWAYS_USED, "split", "seed"}]
     if idle:
         logger.warning("split %r makes no use of %s", name, ", ".join(idle))
     draw = split_kind.draw_by(table, settings)
@@ -258,8 +256,7 @@ def in_all_contexts(split: Split, members: dict[str, list[str]], labels: Labels)
     subgroup: Subgroups | None = None
     if split.subgroup is not None:
         subgroup = {
-            part: {name: spread(labels) for name, labels in groups.items()}
-            for part, groups in split.subgroup.items()
+            part: {name: spread(labels) for name, labels in groups.items()} for part, groups in split.subgroup.items()
         }
     return replace(
         split,

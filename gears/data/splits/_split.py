@@ -263,9 +263,7 @@ def control_parts(screen: PreparedScreen, split: Split) -> dict[str, np.ndarray]
     return {part: np.sort(np.concatenate([own[part] for own in dealt])) for part in dealt[0]}
 
 
-def _dealt(
-    cells: np.ndarray, shares: Sequence[float], key: Sequence[int], where: str = ""
-) -> dict[str, np.ndarray]:
+def _dealt(cells: np.ndarray, shares: Sequence[float], key: Sequence[int], where: str = "") -> dict[str, np.ndarray]:
     """Some control cells by part, drawn by a key."""
     order = np.random.default_rng(key).permutation(len(cells))
     wanted = {part: share for part, share in zip(("train", "val", "test"), shares, strict=True) if share > 0}

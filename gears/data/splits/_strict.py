@@ -52,11 +52,7 @@ class Conditions:
         gone = {*test, *val, *excluded}
         train = [condition for condition in self.all if condition not in gone]
         return Draw(
-            parts={
-                "train": self.spelled([*train, Condition()]),
-                "val": self.spelled(val),
-                "test": self.spelled(test),
-            },
+            parts={"train": self.spelled([*train, Condition()]), "val": self.spelled(val), "test": self.spelled(test)},
             excluded={name: excluded[self.labels.condition[name]] for name in self.spelled(excluded)},
         )
 
@@ -225,9 +221,7 @@ def _given(labels: Labels, arguments: SplitOptions) -> list[Condition] | None:
     return list(dict.fromkeys(labels.condition[name] for name in names))
 
 
-def _genes_of_combinations(
-    rng: np.random.Generator, combinations: Sequence[Condition], n: int, seen: int
-) -> list[str]:
+def _genes_of_combinations(rng: np.random.Generator, combinations: Sequence[Condition], n: int, seen: int) -> list[str]:
     """At least n genes to hold out, so that some combinations keep exactly `seen` of theirs."""
     chosen: dict[str, None] = {}
     kept: set[str] = set()

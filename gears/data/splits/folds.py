@@ -18,12 +18,7 @@ if TYPE_CHECKING:
 
 
 def folds(
-    screen: PreparedScreen | Sequence[str],
-    n_folds: int = 5,
-    repeats: int = 1,
-    seed: int = 1,
-    *,
-    by: str = "condition",
+    screen: PreparedScreen | Sequence[str], n_folds: int = 5, repeats: int = 1, seed: int = 1, *, by: str = "condition"
 ) -> Iterator[Split]:
     """Splits for repeated k-fold cross-validation, one after another.
 

@@ -140,8 +140,7 @@ class GORidge(GONeighbours):
 
 
 @register_baseline(
-    "go_knn",
-    "c + sum of single deltas; of a gene not seen alone: weighted mean of the k seen ones nearest by GO",
+    "go_knn", "c + sum of single deltas; of a gene not seen alone: weighted mean of the k seen ones nearest by GO"
 )
 class GOKnn(GONeighbours):
     """Mean delta of the `k` training singles that share most GO terms, weighted by Jaccard similarity.
@@ -149,9 +148,7 @@ class GOKnn(GONeighbours):
     All singles as similar as the k-th are used. A gene that shares no term with any gets O - c.
     """
 
-    def __init__(
-        self, *, k: int = 5, annotation: GeneAnnotation | None = None, clip: bool | None = None
-    ) -> None:
+    def __init__(self, *, k: int = 5, annotation: GeneAnnotation | None = None, clip: bool | None = None) -> None:
         if k < 1:
             msg = f"k must be at least 1; found {k}"
             raise ValueError(msg)

@@ -60,10 +60,7 @@ class MatchingMean(Baseline):
 
 
 @register_baseline(
-    "additive_all_singles",
-    "additive, with the singles of every part (uses held-out singles)",
-    weak=True,
-    singles="all",
+    "additive_all_singles", "additive, with the singles of every part (uses held-out singles)", weak=True, singles="all"
 )
 @register_baseline(
     "additive", "c + sum of the genes' training single deltas, O - c for a gene not seen alone", weak=True

@@ -81,9 +81,7 @@ def fit_ridge(kernel_CC: np.ndarray, size_C: np.ndarray, delta_CG: np.ndarray) -
     return Ridge(common_G, dual_CG, penalty, errors[best])
 
 
-@register_baseline(
-    "additive_ridge", "c + sum over genes of common + effect: ridge from genes, all training conditions"
-)
+@register_baseline("additive_ridge", "c + sum over genes of common + effect: ridge from genes, all training conditions")
 class AdditiveRidge(Baseline):
     """Additive effects of genes by ridge regression of all training conditions.
 
@@ -128,8 +126,7 @@ class AdditiveRidge(Baseline):
 
 
 @register_baseline(
-    "additive_ridge_go",
-    "additive_ridge; an unseen gene: common + weighted mean effect of the 5 nearest by GO",
+    "additive_ridge_go", "additive_ridge; an unseen gene: common + weighted mean effect of the 5 nearest by GO"
 )
 class AdditiveRidgeGO(AdditiveRidge):
     """Additive ridge, where an unseen gene gets the effects of the genes nearest by GO terms.
@@ -189,8 +186,7 @@ def with_embedding(names: Sequence[str], embedding: GeneEmbedding | None) -> lis
 
 
 @register_baseline(
-    "embedding_ridge",
-    "additive_ridge; an unseen gene: common + its effect by ridge from the given embeddings",
+    "embedding_ridge", "additive_ridge; an unseen gene: common + its effect by ridge from the given embeddings"
 )
 class EmbeddingRidge(AdditiveRidge):
     """Additive ridge, where the effect of an unseen gene is predicted from its embedding.
@@ -236,9 +232,7 @@ class EmbeddingRidge(AdditiveRidge):
         return self.ridge.common_G + kernel_S @ self.ridge.dual_CG
 
 
-@register_baseline(
-    "linear", "E K q + c + b: ridge from gene embeddings (PCA of training means) of the targets"
-)
+@register_baseline("linear", "E K q + c + b: ridge from gene embeddings (PCA of training means) of the targets")
 class Linear(Baseline):
     """Bilinear ridge: gene embeddings on both sides.
 
@@ -262,9 +256,7 @@ class Linear(Baseline):
 
     def _fit(self, means: ConditionMeans) -> None:
         means.require_training("the linear baseline")
-        self.gene_row = {
-            gene: row for row, gene in enumerate(means.require_gene_names("the linear baseline"))
-        }
+        self.gene_row = {gene: row for row, gene in enumerate(means.require_gene_names("the linear baseline"))}
         all_rows = [means.control_id, *means.train_ids]
         self.embedding_Gk = principal_scores(self._columns(means, all_rows), self.n_components)
         single_rows = [

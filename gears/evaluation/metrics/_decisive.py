@@ -138,9 +138,7 @@ def size_recall(predicted_UG: np.ndarray, truth: Truth, percent: int) -> np.ndar
 
 def _share_in_first(size_UK: np.ndarray, share: float) -> np.ndarray:
     """How surely each row is among the first `share` of its column by descending size, 0 to 1 (ties share)."""
-    n_first = math.ceil(
-        share * len(size_UK) - 1e-9
-    )  # 10 % of 30 is 3, whatever 0.1 x 30 is in floating point
+    n_first = math.ceil(share * len(size_UK) - 1e-9)  # 10 % of 30 is 3, whatever 0.1 x 30 is in floating point
     ascending_UK = np.sort(size_UK, axis=0)
     share_UK = np.empty_like(size_UK)
     for column in range(size_UK.shape[1]):

@@ -103,9 +103,7 @@ def _taken(values_UG: np.ndarray, index_UK: np.ndarray) -> np.ndarray:
 
 def pearson(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     """corr over genes of (m, mu); near 1 even for no change, so read the delta forms first"""
-    return pearson_rows(
-        predicted_UG, truth.mean_UG, noise_a=own_noise(predicted_UG), noise_b=own_noise(truth.mean_UG)
-    )
+    return pearson_rows(predicted_UG, truth.mean_UG, noise_a=own_noise(predicted_UG), noise_b=own_noise(truth.mean_UG))
 
 
 def pearson_delta(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:

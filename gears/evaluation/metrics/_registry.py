@@ -226,9 +226,7 @@ def _without_targets(
     return values_UM
 
 
-def set_metrics(
-    predicted_UG: np.ndarray, truth: Truth, names: Sequence[str] = ("spread",)
-) -> dict[str, float]:
+def set_metrics(predicted_UG: np.ndarray, truth: Truth, names: Sequence[str] = ("spread",)) -> dict[str, float]:
     """Metrics that are one number for a set of conditions, by name."""
     predicted_UG = _checked(predicted_UG, truth)
     values = {}
@@ -237,9 +235,7 @@ def set_metrics(
         if metric.scope != "set":
             msg = f"{name!r} has one value per condition; compute it with condition_metrics"
             raise ValueError(msg)
-        values[name] = (
-            float(metric.function(predicted_UG, truth)) if np.isfinite(predicted_UG).all() else np.nan
-        )
+        values[name] = float(metric.function(predicted_UG, truth)) if np.isfinite(predicted_UG).all() else np.nan
     return values
 
 
@@ -248,9 +244,7 @@ def metric_table() -> pd.DataFrame:
     columns = [
         "name", "formula", "direction", "bounds", "source", "needs_all", "needs_de", "needs_cells", "scope",
     ]  # fmt: skip
-    return pd.DataFrame(
-        [[getattr(m, column) for column in columns] for m in METRICS.values()], columns=columns
-    )
+    return pd.DataFrame([[getattr(m, column) for column in columns] for m in METRICS.values()], columns=columns)
 
 
 def _checked(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:

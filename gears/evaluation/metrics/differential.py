@@ -100,9 +100,7 @@ def differential(p_UG: np.ndarray, rate: float = FALSE_DISCOVERY_RATE) -> np.nda
     return adjusted(p_UG) < rate
 
 
-def fold_change_size(
-    mean_G: np.ndarray, control_mean_G: np.ndarray, pseudo_count: float = PSEUDO_COUNT
-) -> np.ndarray:
+def fold_change_size(mean_G: np.ndarray, control_mean_G: np.ndarray, pseudo_count: float = PSEUDO_COUNT) -> np.ndarray:
     """Absolute log2 fold change of means back-transformed from log1p; 0 where both levels are zero.
 
     Infinite where one level is zero without pseudo-count, or below zero.
@@ -115,16 +113,12 @@ def fold_change_size(
     return np.where(equal_G, 0.0, np.where(np.isnan(change_G), np.inf, change_G))
 
 
-def _welch_p(
-    cells: tuple[np.ndarray, np.ndarray, Any], control: tuple[np.ndarray, np.ndarray, Any]
-) -> np.ndarray:
+def _welch_p(cells: tuple[np.ndarray, np.ndarray, Any], control: tuple[np.ndarray, np.ndarray, Any]) -> np.ndarray:
     """Two-sided p of Welch's t from (mean, s.d. with ddof 0, n) of both sides; 1 where nothing varies or differs."""
     with np.errstate(divide="ignore", invalid="ignore"):
         variances = [side[1] ** 2 / (side[2] - 1) for side in (cells, control)]
         t_G = (cells[0] - control[0]) / np.sqrt(variances[0] + variances[1])
-        squares = sum(
-            variance**2 / (side[2] - 1) for variance, side in zip(variances, (cells, control), strict=True)
-        )
+        squares = sum(variance**2 / (side[2] - 1) for variance, side in zip(variances, (cells, control), strict=True))
         freedom_G = (variances[0] + variances[1]) ** 2 / squares
     freedom_G = np.where(np.isfinite(freedom_G), freedom_G, 1.0)
     t_G = np.nan_to_num(t_G, nan=0.0, posinf=np.inf, neginf=-np.inf)

@@ -27,9 +27,7 @@ def mmd(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     return _over_cells(predicted_UG, truth, mmd_of_cells)
 
 
-def energy_distance_of_cells(
-    predicted_NG: np.ndarray, real_MG: np.ndarray, *, squared: bool = False
-) -> float:
+def energy_distance_of_cells(predicted_NG: np.ndarray, real_MG: np.ndarray, *, squared: bool = False) -> float:
     """Energy distance between two sets of cells; NaN with fewer than two cells on a side.
 
     It is of Euclidean distances. `squared` takes their squares, as the E-distance of scPerturb does (there in the space

@@ -30,6 +30,4 @@ perturbed = get_genes_from_perts(pert_data.set2conditions["test"])
 
 assert set(test_metrics) == {"mse", "mse_de", "pearson", "pearson_de"}
 assert torch.allclose(again.ctrl_expression, torch.tensor(control.to_numpy(), dtype=torch.float32))
-assert set(perturbed) == {
-    gene for label in pert_data.set2conditions["test"] for gene in parse_any_pert(label)
-}
+assert set(perturbed) == {gene for label in pert_data.set2conditions["test"] for gene in parse_any_pert(label)}

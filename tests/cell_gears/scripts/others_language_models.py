@@ -36,9 +36,7 @@ for pert_list in pert_data.subgroup["test_subgroup"].values():
 
 ctrl_adata = pert_data.adata[pert_data.adata.obs["condition"] == "ctrl"]
 gene_list = pert_data.gene_names.values.tolist()
-cell_graphs = create_cell_graph_dataset_for_prediction(
-    ["FEV", "AHR"], ctrl_adata, gene_list, "cpu", num_samples=8
-)
+cell_graphs = create_cell_graph_dataset_for_prediction(["FEV", "AHR"], ctrl_adata, gene_list, "cpu", num_samples=8)
 batch = next(iter(DataLoader(cell_graphs, batch_size=4, shuffle=False)))
 
 assert set(test_pert_res) == set(pert_data.set2conditions["test"])
