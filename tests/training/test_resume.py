@@ -250,7 +250,7 @@ def test_a_resumed_run_must_keep_what_decides_its_course() -> None:
     free = {
         "epochs", "steps", "early_stopping", "check_replicas", "save_path", "resume", "checkpoint_every",
         "checkpoint_every_steps", "keep_last", "verbose", "loggers", "project", "name", "init_timeout",
-        "profile", "compile", "init_scale", "growth_interval", "refit",
+        "profile", "compile", "init_scale", "growth_interval", "refit", "evaluate_test",
     }  # fmt: skip
     derived = {"lr", "lr_scaling", "batch_size"}
     assert set(TrainOptions.names()) == {*TrainOptions().fixed(), *derived, *free}
