@@ -296,7 +296,7 @@ class GEARS(Shown):
         """Score the best model beside the baselines on a part of the split.
 
         Where the test part has fewer than ten conditions, which tell little, priors that are fitted in five folds
-        predict every condition of the split instead, beside baselines fitted to the same folds; ``split="test"`` scores
+        predict every condition of the split instead, beside baselines fitted to the same folds; ``part="test"`` scores
         the part itself.
 
         Parameters
@@ -658,7 +658,7 @@ def gears_of(model: AnyModel, *, trained: bool = True) -> GEARS:
     if not isinstance(found, GEARS):
         msg = f"expected a GEARS or a PerturbationModel; found {type(model).__name__}"
         raise TypeError(msg)
-    if trained and (found.parts is None or not found.parts.fitted_parts):
+    if trained and not found.is_trained:
         msg = "this model is not trained yet; call its train() first"
         raise ValueError(msg)
     return found

@@ -196,7 +196,7 @@ class Ensemble:
     ) -> EnsemblePredictions:
         """Mean and spread of the models' predictions (see :meth:`GEARS.predict`)."""
         conditions = requested_conditions(pert_list, self.models[0]._need_model())
-        untrained = next((model for model in self.models if not model._need_model().fitted_parts), None)
+        untrained = next((model for model in self.models if not model.is_trained), None)
         members = [
             predict(*model._predictor(warn=model is untrained), conditions, clip=False, chunk=chunk, warn=False)
             for model in self.models

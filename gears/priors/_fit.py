@@ -268,7 +268,8 @@ def _uncertainty(
         variance_C[rows] = uncertainty.variance(*parts, regression.variance_C[rows], unseen_C[rows])
         return uncertainty.spread(*parts, variance_C[rows])
 
-    noise = (process.noise_of_conditions(), process.noise_G)
+    # errors of the control mean are in a measured change and in its prediction from the others alike
+    noise = (data.sampling_noise()[0], process.noise_G)
     return uncertainty, Measured.of(data.sets, data.delta_CG, left_out_CG, noise, variance_C, sd_of)
 
 

@@ -92,7 +92,8 @@ class ConditionCovariance:
         found = [np.hstack(blocks)[:, parts[0]]]
         for setting, used in enumerate(parts[1:]):
             found.append(column_UT[:, used - bounds[setting + 1]] * carried_US[:, [setting]])
-        return np.hstack(found) * np.atleast_1d(self._scale(sets))[:, None]
+        column_UR = np.hstack(found)
+        return column_UR if self.scale_S is None else column_UR * self.scale_S[settings_of(sets, self.n_kinds), None]
 
     def variance(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Variance of the part of each condition that the columns describe, (U,)."""

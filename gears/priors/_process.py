@@ -166,13 +166,6 @@ class Process:
         scale_S1 = self.scale_S[:, None]
         return scale_S1 if self.sensitivity_SG is None else scale_S1 * self.sensitivity_SG
 
-    def noise_of_conditions(self) -> np.ndarray:
-        """Sampling variance of each condition's change as a factor of that of each gene, (C,)."""
-        if self.within is None:
-            return self.noise_C
-        # errors of the control mean are in the measured change and in its prediction from the others alike
-        return self.data.sampling_noise()[0]
-
     @property
     def exact(self) -> bool:
         """Whether all pairs of conditions are looked at; features of genes replace them for very many conditions."""
