@@ -196,10 +196,7 @@ def by_fold(
 
 
 def _alike(predicted_UG: np.ndarray, conditions: Sequence[Condition], screen: PreparedScreen) -> bool:
-    """Whether predictions hardly differ between conditions: their spread is less than 1 % of the truth's.
-
-    The spread is the root of the variances over conditions, within settings, summed over genes.
-    """
+    """Whether predictions hardly differ between conditions: within settings, by less than 1 % of the truth's spread."""
     if len(conditions) < 2:
         return False
     squares = np.zeros(2)

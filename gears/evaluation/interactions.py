@@ -89,13 +89,7 @@ def interaction_scores(
 
 
 def dominance(c1: float, c2: float) -> float:
-    """``|log10(|c1| / |c2|)|`` with coefficients of less than 0.001 counted as that: 0 equal, 1 tenfold.
-
-    Examples
-    --------
-    >>> dominance(1.0, -1.0), dominance(1.0, 0.0), dominance(0.0, 0.0)
-    (0.0, 3.0, 0.0)
-    """
+    """``|log10(|c1| / |c2|)|``, coefficients of less than 0.001 counted as that: 0 equal, 1 tenfold."""
     return abs(math.log10(max(abs(c1), SMALLEST) / max(abs(c2), SMALLEST)))
 
 
@@ -162,9 +156,7 @@ def spatial_median(points_N2: np.ndarray, *, tolerance: float = 1e-7, max_steps:
 
 
 def interaction_kind(scores: Mapping[str, float], *, factor: float = 1.2) -> str:
-    """By the strength, which is 1 where effects add: ``"synergy"`` above `factor`, ``"suppression"`` below its inverse,
-    else ``"additive"``.
-    """
+    """By the strength, 1 where effects add: synergy above `factor`, suppression below its inverse, else additive."""
     strength = scores["strength"]
     if math.isnan(strength):  # the singles do nothing, or cancel
         return ADDITIVE

@@ -131,8 +131,8 @@ class GeneAnnotation:
         """Symbol -> its terms, for symbols that have any."""
         names = list(symbols)
         rows = self.rows(names)
-        terms = ({self.terms[i] for i in rows[row].indices} for row in range(len(names)))
-        return {name: found for name, found in zip(names, terms, strict=True) if found}
+        terms = [{self.terms[i] for i in rows[row].indices} for row in range(len(names))]
+        return {name: own for name, own in zip(names, terms, strict=True) if own}
 
     @classmethod
     def human(cls) -> GeneAnnotation:

@@ -139,8 +139,8 @@ def edges_between(
         """Position of each name among the nodes; -1 where it is none of them under any name."""
         codes, distinct = pd.factorize(column.astype(str))
         known = [names.get(str(name), str(name)) for name in distinct]
-        found = [index.get(name, index.get(resolve(name) or "", -1)) for name in known]
-        return np.array(found, dtype=np.int64)[codes]
+        numbers = [index.get(name, index.get(resolve(name) or "", -1)) for name in known]
+        return np.array(numbers, dtype=np.int64)[codes]
 
     source_E, target_E = positions(table[source]), positions(table[target])
     inside = (source_E >= 0) & (target_E >= 0) & (size > 0) & (source_E != target_E)

@@ -187,7 +187,7 @@ class GEARSNetwork(nn.Module):
         weight_U = weight.to(statistics_dtype(self.indv_w1.dtype))
         notes: list[Note] = []
         weights = Weights.of(weight_U)
-        base_GH = self._base(weights.n_cells * self.n_genes, notes)
+        base_GH = self.base(weights.n_cells * self.n_genes, notes)
         effect_UH = self.placing(self._effects(pert_row, pert_node, weight_U, notes), context, kind)
         own_GU, logvar_GU = self._block_by_block(base_GH, effect_UH, weights, notes, division)
         delta_UG = self._all_changes(own_GU, weights, notes, division)
@@ -255,19 +255,12 @@ class GEARSNetwork(nn.Module):
         finally:
             self.train(was_training)
 
-    def base(self) -> Tensor:
-        """Gene representations before any perturbation, (G, H), by the running statistics (evaluation mode)."""
-        return self._base(None, None)
-
     def node_effects(self) -> Tensor:
         """Representation of every perturbation node after the graph layers, (P, H)."""
         return self.sim_layers[-1](self.fallback(self.go_graph(self._inner_nodes())))
 
-    def _base(self, count: Tensor | None, notes: list[Note] | None) -> Tensor:
-        """Gene representations before any perturbation, (G, H); equal on all workers.
-
-        `count` is the number of rows in the norms: G genes of every cell of the global batch.
-        """
+    def base(self, count: Tensor | None = None, notes: list[Note] | None = None) -> Tensor:
+        """Gene representations before any perturbation, (G, H), equal on all workers; `count` rows in the norms."""
         own_GH = self.bn_emb(self.gene_emb.weight, None, count, relu=True, notes=notes)
         messages_GH = self.emb_pos.weight
         for i, layer in enumerate(self.layers_emb_pos):
@@ -309,11 +302,7 @@ class GEARSNetwork(nn.Module):
 
 
 class Fallback(nn.Module):
-    """Gives isolated nodes without training conditions the mean of the trained nodes' messages.
-
-    Their embedding is still random; with it the network would predict noise. Training does not need this,
-    because no training condition perturbs such a node.
-    """
+    """Gives isolated nodes without training conditions, whose embedding is random, the mean of the trained messages."""
 
     unknown: Tensor
     trained: Tensor
@@ -383,10 +372,7 @@ def begin_at_zero(network: GEARSNetwork) -> None:
 
 
 class PreparedNetwork:
-    """A frozen copy of a network in evaluation mode; made by :meth:`GEARSNetwork.prepared`.
-
-    Later changes of the network's weights do not affect it.
-    """
+    """A frozen copy of a network in evaluation mode; made by :meth:`GEARSNetwork.prepared`."""
 
     def __init__(self, network: GEARSNetwork) -> None:
         self.no_perturb = network.config.no_perturb
@@ -396,17 +382,17 @@ class PreparedNetwork:
         self._base_GH = self._own(exact(network.base()) * scale_H + shift_H)
         self._scale_H = self._own(scale_H)
         self._node_PH = network.node_effects()
-        self._fuse = self._folded(network.pert_fuse)
+        self._fuse = self._owned(folded(network.pert_fuse))
         self._placing = copy.deepcopy(network.placing)
         *hidden, last = folded(network.recovery_w)
-        self._hidden = [self._own_pair(layer) for layer in hidden]
+        self._hidden = self._owned(hidden)
         weight_GH = exact(network.indv_w1.squeeze(-1))
         self._decoder_GK = self._own(weight_GH @ last[0])
         self._decoder_G = self._own(weight_GH @ last[1] + exact(network.indv_b1.squeeze(-1)))
-        self._cross = self._folded(network.cross_gene_state)
+        self._cross = self._owned(folded(network.cross_gene_state))
         self._own_G = network.indv_w2[0, :, 0].clone()
         self._state = network.indv_w2[0, :, 1:].clone(), network.indv_b2[0].clone()
-        self._logvar = self._folded(network.uncertainty_w) if network.config.uncertainty else None
+        self._logvar = self._owned(folded(network.uncertainty_w)) if network.config.uncertainty else None
 
     def __call__(self, nodes: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
         """Changes of all genes under U conditions, and their log-variances.
@@ -417,10 +403,9 @@ class PreparedNetwork:
         """
         row = torch.tensor([i for i, members in enumerate(nodes) for _ in members], dtype=torch.int64)
         node = torch.tensor([j for members in nodes for j in members], dtype=torch.int64)
-        numbers = (torch.from_numpy(numbers_U) for numbers_U in (contexts_of(nodes), kinds_of(nodes)))
-        return self.changes(
-            row.to(self.device), node.to(self.device), len(nodes), *(n.to(self.device) for n in numbers)
-        )
+        context, kind = torch.from_numpy(contexts_of(nodes)), torch.from_numpy(kinds_of(nodes))
+        row, node, context, kind = [numbers.to(self.device) for numbers in (row, node, context, kind)]
+        return self.changes(row, node, len(nodes), context, kind)
 
     @torch.no_grad()
     def changes(
@@ -471,11 +456,8 @@ class PreparedNetwork:
         effect_UH = torch.where(perturbed_U.unsqueeze(1), effect_UH, 0.0)
         return self._placing(effect_UH, context, kind) * self._scale_H
 
-    def _folded(self, mlp: MLP) -> list[Linear]:
-        return [self._own_pair(layer) for layer in folded(mlp)]
-
-    def _own_pair(self, layer: Linear) -> Linear:
-        return self._own(layer[0]), self._own(layer[1])
+    def _owned(self, layers: Sequence[Linear]) -> list[Linear]:
+        return [(self._own(weight), self._own(bias)) for weight, bias in layers]
 
     def _own(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, self.dtype).contiguous()

@@ -14,8 +14,7 @@ from gears.plotting._curves import (
     replay_curve,
     training_curves,
 )
-from gears.plotting._maps import delta_heat_map, interaction_map
-from gears.plotting._neighbourhood import go_neighbourhood
+from gears.plotting._maps import delta_heat_map, go_neighbourhood, interaction_map
 from gears.plotting._points import embedding, interaction_volcano, spread_p_values, volcano
 from gears.plotting._style import image_bytes, new_axes, new_figure, save_figure
 

@@ -91,7 +91,8 @@ def predicted_vs_true(
             ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, fontsize=FONT, frameon=False)
     ax.set_xlabel("true change over control", fontsize=FONT + 1)
     ax.set_ylabel("predicted change over control", fontsize=FONT + 1)
-    ax.set_title("\n".join(filter(None, [title, _correlations(predicted, true, marked)])), fontsize=FONT + 2)
+    top = f" (top {len(marked)}: {_pearson(predicted[marked], true[marked])})" if len(marked) else ""
+    ax.set_title("\n".join(filter(None, [title, f"r = {_pearson(predicted, true)}{top}"])), fontsize=FONT + 2)
     if names is not None and len(marked):
         labelled = marked[np.argsort(-np.abs(true[marked]), kind="stable")][:n_labels]
         name_points(ax, true, predicted, [(int(gene), names[gene]) for gene in labelled])
@@ -176,11 +177,6 @@ def _background(ax: Axes, limits: tuple[float, float]) -> None:
     ax.axhline(0, color="0.6", linewidth=0.6, zorder=1)
     ax.axvline(0, color="0.6", linewidth=0.6, zorder=1)
     ax.plot(limits, limits, color="0.3", linewidth=0.8, linestyle="--", zorder=1)
-
-
-def _correlations(predicted: np.ndarray, true: np.ndarray, marked: np.ndarray) -> str:
-    top = f" (top {len(marked)}: {_pearson(predicted[marked], true[marked])})" if len(marked) else ""
-    return f"r = {_pearson(predicted, true)}{top}"
 
 
 def _pearson(a: np.ndarray, b: np.ndarray) -> str:

@@ -70,10 +70,7 @@ class LabelTable:
 
 
 def label_findings(labels: pd.Series, layout: Layout) -> tuple[list[Finding], dict[str, Condition]]:
-    """Missing or unreadable labels, no control, a control spelled otherwise, labels that mean nothing.
-
-    Also the condition of each label that can be read with the layout's separator.
-    """
+    """What is wrong with labels, and the condition of each that can be read with the layout's separator."""
     missing = list(labels.index[labels.isna()])
     what = f"obs[{layout.condition_key!r}] is missing for {count(len(missing), 'cell')}"
     control = layout.controls[0] if layout.controls else CONTROL_LABEL
@@ -357,11 +354,7 @@ def unknown_gene_findings(
 def joined_genes(
     labels: Iterable[str], layout: Layout, known: Callable[[str], bool], is_symbol: Callable[[str], bool]
 ) -> tuple[dict[str, str], list[Finding]]:
-    """Labels of known genes that another sign joins than the layout's, in the published form; and a warning per sign.
-
-    A label that is a known gene is not divided, nor one that can be divided in several ways. Symbols alone are divided:
-    many a word is an old name of some gene ("KO" of KRT8), so labels that aliases would divide are an error.
-    """
+    """Labels of known genes that another sign joins than the layout's, in the published form; a warning per sign."""
     published: dict[str, str] = {}
     by_sign: dict[str, list[str]] = {}
     by_alias: dict[str, str] = {}

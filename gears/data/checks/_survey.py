@@ -36,6 +36,7 @@ from gears.data.checks._layout import GUIDES, INDEX, ONE_TYPE, Layout, find_layo
 from gears.data.checks._names import (
     KnownGene,
     date_findings,
+    gene_findings,
     look_alike_findings,
     other_case_findings,
     other_name_findings,
@@ -45,18 +46,27 @@ from gears.data.checks._names import (
     with_names,
 )
 from gears.data.checks._options import ProcessingOptions
-from gears.data.checks._scale import COUNTS, LOG1P, detect_scale, other_places, scale_findings, shared_totals_findings
-from gears.data.checks._settings import SettingTable, column_findings, is_divided, one_type_per_batch, setting_table
-from gears.data.checks._styles import is_control_like
-from gears.data.checks._values import (
-    cell_type_findings,
-    gene_findings,
+from gears.data.checks._scale import (
+    COUNTS,
+    LOG1P,
+    detect_scale,
+    other_places,
     repeated_cell_findings,
-    size_findings,
-    small_condition_findings,
-    small_in_context_findings,
+    scale_findings,
+    shared_totals_findings,
     value_findings,
 )
+from gears.data.checks._settings import (
+    SettingTable,
+    cell_type_findings,
+    column_findings,
+    is_divided,
+    one_type_per_batch,
+    setting_table,
+    small_condition_findings,
+    small_in_context_findings,
+)
+from gears.data.checks._styles import is_control_like
 from gears.data.reading._matrix import RAW, as_csr, layers_of, log_normalize, other_features, values_of
 from gears.files._mapped import pieces
 
@@ -151,7 +161,9 @@ def check_screen(adata: AnnData, options: ProcessingOptions, *, is_gene: KnownGe
     """
     draft = check_cell_types(check_genes(read(adata, options)))
     draft = check_values(standardise_labels(draft, is_gene))
-    for step in (normalise, filter_cells, divide, publish):
+    if options.normalize and draft.ok:
+        draft = replace(draft, matrix=log_normalize(draft.matrix), scale=LOG1P)
+    for step in (filter_cells, divide, publish):
         if draft.ok:
             draft = step(draft)
     return draft
@@ -166,6 +178,9 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
     if len(others):
         adata = adata[:, is_gene_G]
     (obs, repeated_obs), (var, repeated_var) = map(_each_column_once, (adata.obs, adata.var))
+    remedy = "check how the file was written or filtered"
+    sizes = {"cells": adata.n_obs, "genes": adata.n_vars}
+    empty = [Finding(f"no-{what}", f"there are no {what}", remedy) for what, n in sizes.items() if n == 0]
     layout, findings = find_layout(obs, var, options)
     used = {layout.condition_key, layout.cell_type_key, layout.gene_key, layout.count_key}
     used |= {options.doublet_key, options.guide_count_key, options.perturbation_type_key, *(options.batch_key or ())}
@@ -200,7 +215,7 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
         values=values,
         layout=layout,
         cells=np.arange(adata.n_obs),
-        findings=(*size_findings(adata.n_obs, adata.n_vars), *findings),
+        findings=(*empty, *findings),
     )
 
 
@@ -321,7 +336,7 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
 
 
 def check_values(draft: ScreenDraft) -> ScreenDraft:
-    """Expression as CSR."""
+    """Expression as CSR, and its scale: as stated, else as detected."""
     layer, layers = draft.options.layer, [*draft.layers, *([RAW] if draft.raw is not None else [])]
     if layer is not None and layer not in layers:
         hint = suggestion(layer, layers, "layers")
@@ -336,28 +351,15 @@ def check_values(draft: ScreenDraft) -> ScreenDraft:
     except (TypeError, ValueError) as error:
         return draft.found([Finding("no-matrix", str(error))])
     draft = replace(draft, matrix=matrix, values=None)
-    findings = value_findings(matrix, layer=layer, layers=layers)
-    if findings:
+    if findings := value_findings(matrix, layer=layer, layers=layers):
         return draft.found(findings)
-    return check_scale(draft.found(repeated_cell_findings(matrix, draft.obs.index)))
-
-
-def check_scale(draft: ScreenDraft) -> ScreenDraft:
-    """Scale of the values: as stated, else as detected."""
     options = draft.options
-    scale = options.scale or detect_scale(draft.matrix)
-    draft = replace(draft, scale=scale)
+    scale = options.scale or detect_scale(matrix)
+    draft = draft.found(repeated_cell_findings(matrix, draft.obs.index), scale=scale)
     if options.scale is not None and not (options.normalize and scale != COUNTS):
-        return draft
-    elsewhere = partial(other_places, draft.layers, draft.raw, options.layer)
-    return draft.found(scale_findings(draft.matrix, scale, options.layer, elsewhere, normalize=options.normalize))
-
-
-def normalise(draft: ScreenDraft) -> ScreenDraft:
-    """Counts to log-normalised expression, where the options say that the values are counts."""
-    if not draft.options.normalize:
-        return draft
-    return replace(draft, matrix=log_normalize(draft.matrix), scale=LOG1P)
+        return draft  # the user knows better than the signs
+    elsewhere = partial(other_places, draft.layers, draft.raw, layer)
+    return draft.found(scale_findings(matrix, scale, layer, elsewhere, normalize=options.normalize))
 
 
 def filter_cells(draft: ScreenDraft) -> ScreenDraft:
@@ -465,10 +467,7 @@ def _is_plain(dtype: Any) -> bool:
 def published_obs(
     obs: pd.DataFrame, cell_types: pd.Series, table: LabelTable, layout: Layout, *, is_changed: bool
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Columns of the published layout, and the published condition name of each label.
-
-    Where labels were changed (`is_changed`), ``condition_source`` holds those of the screen.
-    """
+    """Columns of the published layout, with the screen's own labels where these were changed; names by label."""
     types = cell_types.astype(str)
     shown = POOLED if types.nunique() > 1 else str(types.iloc[0])
     doses = ["+".join("1" * len(split_label(label))) for label in table.labels]

@@ -90,10 +90,7 @@ def _brought(array: Any, near: Path) -> sparse.csr_matrix:
 
 
 def lazy_screen(path: Path, layer: str | None) -> AnnData:
-    """An h5ad file or zarr store with its annotations in memory and its values (X or `layer`) as a dask array.
-
-    ValueError for another kind of file, or where there are no such values.
-    """
+    """An h5ad file or zarr store with its values (X or `layer`) as a dask array; ValueError for another format."""
     from anndata import AnnData
     from anndata.experimental import read_elem_lazy
     from anndata.io import read_elem

@@ -61,13 +61,6 @@ class ConditionStatistics:
     v3: np.ndarray | None = None
     v4: np.ndarray | None = None
 
-    def __post_init__(self) -> None:
-        for name in (*STATISTICS[2:], *PAIRED):
-            table = getattr(self, name)
-            if table is not None and table.shape != self.mean.shape:
-                msg = f"statistics disagree: {name} is {table.shape}, mean is {self.mean.shape}"
-                raise ValueError(msg)
-
     @property
     def is_control(self) -> np.ndarray:
         """Which conditions are controls, (C,) bool."""
@@ -210,7 +203,7 @@ def statistics_of(
     share = 1.0 / np.maximum(own.n, 1)[:, None]
     merged = {
         "mean": (origin * share)[control_of] + own.mean,
-        "nonzero": own.nonzero,
+        "nonzero": own.share("nonzero"),
         "above": above * share,
         "below": below * share,
     }
@@ -226,10 +219,12 @@ def statistics_of(
 
 def moment_tables(moments: ConditionMoments) -> Iterator[tuple[str, np.ndarray]]:
     """The tables of :data:`STATISTICS` one after another."""
-    yield from (("n", moments.n.astype(np.float64)), ("mean", moments.mean))
+    yield "n", moments.n.astype(np.float64)
+    yield "mean", moments.mean
     for order in (2, 3, 4):
         yield f"m{order}", moments.central(order)
-    yield from ((name, getattr(moments, name)) for name in ("nonzero", "above", "below"))
+    for name in ("nonzero", "above", "below"):
+        yield name, moments.share(name)
 
 
 def welch_t(statistics: ConditionStatistics, conditions: np.ndarray) -> np.ndarray:

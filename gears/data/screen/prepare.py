@@ -115,11 +115,15 @@ def _written(draft: ScreenDraft, folder: Path, workers: int) -> PreparedScreen:
         if reusable is not None:
             logger.debug("reusing the prepared screen %s", folder)
             return reusable
-        _keep_other_folders(folder)
         if is_prepared(folder):
             logger.warning(
                 "replacing the prepared screen %s: it was made from other data or with other options", folder
             )
+        elif folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):  # somebody's files
+            msg = (
+                f"{folder} exists and is no prepared screen; choose another dataset name or data_path, or move it away"
+            )
+            raise FileExistsError(msg)
         left = clean_leftovers(folder.parent, folder.name, alone=True)
         if left:
             logger.debug("removed what an interrupted preparation left behind: %s", shorten(left))
@@ -141,15 +145,6 @@ def _reusable(folder: Path, key: str) -> PreparedScreen | None:
         logger.warning("%s; preparing it again", error)
         return None
     return screen
-
-
-def _keep_other_folders(folder: Path) -> None:
-    """Never replace something that is no prepared screen."""
-    if folder.is_dir() and (is_prepared(folder) or not any(folder.iterdir())):
-        return
-    if folder.exists():
-        msg = f"{folder} exists and is no prepared screen; choose another dataset name or data_path, or move it away"
-        raise FileExistsError(msg)
 
 
 def check_same_options(screen: PreparedScreen, given: Mapping[str, Any]) -> None:
@@ -226,13 +221,7 @@ def make_data_path(data_path: str | Path) -> Path:
 
 
 def folder_name(name: str) -> str:
-    """A dataset name as a folder name: nothing but a name; ValueError if it is empty, hidden or holds a path.
-
-    Examples
-    --------
-    >>> folder_name("Norman_2019")
-    'Norman_2019'
-    """
+    """A dataset name as a folder name; ValueError if it is empty, hidden or holds a path."""
     plain = str(name).strip()
     if not plain or plain.startswith(".") or any(sign in plain for sign in '/\\\0:*?"<>|'):
         msg = f"dataset name {name!r} cannot name a folder; use letters, digits, '-' and '_'"
@@ -261,10 +250,7 @@ def locate_screen(data: str | Path, data_path: Path | None = None) -> Path:
 
 
 def find_screen(data_path: Path, name: str) -> Path:
-    """A prepared folder, a published folder or a file of that name in `data_path`; a published screen is fetched.
-
-    FileNotFoundError, which lists what is there, if there is none.
-    """
+    """What has that name in `data_path`; a published screen is fetched; FileNotFoundError lists what is there."""
     folder = _in_other_case(data_path / name)
     if is_prepared(folder) or (folder / H5AD).is_file():
         return folder
@@ -285,13 +271,7 @@ def find_screen(data_path: Path, name: str) -> Path:
 
 
 def _in_other_case(folder: Path) -> Path:
-    """A folder, or, where it is not there, the screen whose name differs in upper and lower case only.
-
-    Raises
-    ------
-    ValueError
-        There are several of them.
-    """
+    """A folder, or a screen whose name differs in upper and lower case only; ValueError for several."""
     if folder.exists() or not folder.parent.is_dir():
         return folder
     names = sorted(other.name for other in folder.parent.iterdir() if other.name.lower() == folder.name.lower())

@@ -285,11 +285,7 @@ def part_screens(screen: PreparedScreen, split: Split) -> dict[str, PreparedScre
 
 
 def screens_of(screen: PreparedScreen, split: Split, part: str) -> tuple[PreparedScreen, PreparedScreen]:
-    """The screen as training and as a part of a split see it, where the split divides the control cells.
-
-    `screen` may show some of its control cells already: another split than the one that chose
-    them divides all of them again, one that divides none uses those that are shown.
-    """
+    """The screen as training and as a part of a split see it, whatever control cells it shows."""
     if split.arguments.get("control_shares") is None:
         return screen, screen
     whole = screen.with_controls(None)
