@@ -216,8 +216,8 @@ def read_published_split(path: str | Path, labels: Sequence[str]) -> Split:
     return finish(Labels(tuple(labels)), "custom", SplitOptions(), draw)
 
 
-def _lists(path: Path, found: Any) -> dict[str, list[str]]:
-    if not isinstance(found, dict) or any(isinstance(names, str) for names in found.values()):
+def _lists(path: Path, content: Any) -> dict[str, list[str]]:
+    if not isinstance(content, dict) or any(isinstance(names, str) for names in content.values()):
         msg = f"{path} holds no dict of lists"
         raise ValueError(msg)
-    return {str(part): [str(name) for name in names] for part, names in found.items()}
+    return {str(part): [str(name) for name in names] for part, names in content.items()}

@@ -303,7 +303,8 @@ def block(
     methods = list(dict.fromkeys(rows["method"])) if methods is None else list(methods)
     fields = (rows[name] for name in ("method", "metric", "mean", "n_undefined"))
     cell = {
-        (method, name): _cell(mean, undefined, digits) for method, name, mean, undefined in zip(*fields, strict=True)
+        (method, name): f"{mean:.{digits}f}" + (f" [{undefined}]" if undefined else "")
+        for method, name, mean, undefined in zip(*fields, strict=True)
     }
     shown = {method: marked(method) for method in methods} | dict(labels or {})
     cells = {name: [METRICS[name].direction, *(cell.get((method, name), "") for method in methods)] for name in names}
@@ -337,10 +338,6 @@ def _aligned(columns: Sequence[Sequence[str]]) -> list[str]:
     first = [text.ljust(_width(columns[0]) - 2) for text in columns[0]]
     others = ([text.rjust(_width(column) - 2) for text in column] for column in columns[1:])
     return ["  ".join(line).rstrip() for line in zip(first, *others, strict=True)]
-
-
-def _cell(mean: float, n_undefined: int, digits: int) -> str:
-    return f"{mean:.{digits}f}" + (f" [{n_undefined}]" if n_undefined else "")
 
 
 def marked(method: str) -> str:

@@ -458,12 +458,11 @@ def _strata(table: pd.DataFrame, bootstrap: Bootstrap) -> pd.DataFrame:
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    rows = frame.to_dict("records")
-    return [{str(key): _finite(value) for key, value in row.items()} for row in rows]
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """Rows with undefined numbers as None."""
+    records = [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
+    for record in records:
+        record |= {key: None for key, value in record.items() if isinstance(value, float) and not math.isfinite(value)}
+    return records
 
 
 def run_costs(runs: pd.DataFrame) -> pd.DataFrame:

@@ -89,8 +89,8 @@ class GraphMaker:
             return self.built()
         if isinstance(given, list):
             return combined([self.make(part) for part in given], self.k)
-        for kind, make in self._makers().items():
-            if isinstance(given, kind):
+        for form, make in self._makers().items():
+            if isinstance(given, form):
                 return make(given)
         if hasattr(given, "is_multigraph"):
             attributes = pd.DataFrame([values for *_, values in given.edges(data=True)])

@@ -95,9 +95,9 @@ def read_edge_table(path: str | Path) -> pd.DataFrame:
         with reading(path, "edges of pack_edges"):
             ends = {name: unpack(arrays[name]) for name in ("source", "target")}
             return pd.DataFrame(ends | {"weight": arrays["weight"]})
-    kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
     with reading(path, "a table of edges", "expected CSV or TSV with a header"):
-        table = read_delimited(path, sep=" " if kind in (".txt", ".links") else None, low_memory=False)
+        table = read_delimited(path, sep=" " if suffix in (".txt", ".links") else None, low_memory=False)
     table.columns = [str(column).lstrip("#") for column in table.columns]
     if table.shape[1] < 2:
         msg = f"{path} has one column ({shorten(table.columns)}); expected source, target and a score, with a header"

@@ -179,8 +179,8 @@ def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> l
     doubtful: dict[str, list[str]] = {}
     unknown: dict[str, list[str]] = {}
 
-    def n_cells(found: dict[str, list[str]]) -> int:
-        return sum(counts[label] for labels_ in found.values() for label in labels_)
+    def n_cells(by_token: dict[str, list[str]]) -> int:
+        return sum(counts[label] for labels_ in by_token.values() for label in labels_)
 
     for label in labels:
         for token in [label.strip()] if is_control_like(label) else layout.tokens(label):

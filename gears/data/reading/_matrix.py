@@ -212,11 +212,8 @@ def as_csr(matrix: Any) -> sparse.csr_matrix:
     if hasattr(matrix, "compute"):
         msg = f"expression is a dask array ({type(matrix).__name__}), which is not computed yet; give adata.to_memory()"
         raise TypeError(msg)
-    kind = getattr(matrix, "dtype", None)
-    msg = (
-        f"expression must be a dense array or a sparse matrix of numbers; found {type(matrix).__name__}"
-        f"{f' of {kind}' if kind is not None else ''}"
-    )
+    held = f" of {matrix.dtype}" if hasattr(matrix, "dtype") else ""
+    msg = f"expression must be a dense array or a sparse matrix of numbers; found {type(matrix).__name__}{held}"
     raise TypeError(msg)
 
 

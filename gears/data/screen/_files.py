@@ -234,6 +234,7 @@ def read_tables(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
             and all(type(number) is int and 0 <= number < len(conditions) for number in ids)
             and len(controls_of(conditions)) > 0
         )
+        tables["label_condition"] = np.asarray(ids, dtype=np.int64)
     except (IndexError, KeyError, TypeError, ValueError):
         whole = False
     if not whole:

@@ -132,26 +132,14 @@ def draw_simulation_single(labels: Labels, arguments: SplitOptions) -> Draw:
     return draw
 
 
-class _FractionDraw:
-    """One stream of random numbers for the test part and then the validation part."""
+def _drawn(rng: np.random.RandomState, candidates: np.ndarray | list[str], n: int) -> list[str]:
+    """Draw n with replacement, as published."""
+    return np.unique(rng.choice(candidates, n)).tolist() if n and len(candidates) else []
 
-    def __init__(self, labels: Labels, arguments: SplitOptions) -> None:
-        self.labels = labels
-        self.draw = np.random.RandomState(arguments.seed)
 
-    def genes(self, names: list[str], fraction: float, given: list[str] | None = None) -> list[str]:
-        """Genes to hold out: the given ones, or as many as a share of the singles."""
-        if given is not None:
-            return given
-        candidates = self.labels.genes(names)
-        n = int(len(self.labels.singles(names)) * fraction)
-        return self.conditions(candidates, n)
-
-    def conditions(self, candidates: np.ndarray | list[str], n: int) -> list[str]:
-        """Draw n with replacement, as published."""
-        if not len(candidates):
-            return []
-        return np.unique(self.draw.choice(candidates, n)).tolist() if n else []
+def _drawn_genes(rng: np.random.RandomState, labels: Labels, names: list[str], fraction: float) -> list[str]:
+    """Genes to hold out: as many as a share of the singles."""
+    return _drawn(rng, labels.genes(names), int(len(labels.singles(names)) * fraction))
 
 
 Held = tuple[list[str], list[str]]
@@ -176,17 +164,16 @@ def _two_rounds(
 
 def _draw_combo(seen: int, labels: Labels, arguments: SplitOptions) -> Draw:
     """Combinations of which at most `seen` genes are seen, with singles of the test genes (2: combinations alone)."""
-    draw = _FractionDraw(labels, arguments)
-    valid = labels.genes(labels.perturbed).tolist()
+    rng, valid = np.random.RandomState(arguments.seed), labels.genes(labels.perturbed).tolist()
 
     def hold_out(names: list[str], fraction: float, named: SplitOptions | None) -> Held:
         given = names_from(named.test_pert_genes, valid, "perturbed gene") if named else None
-        genes = set(draw.genes(names, fraction, given))
+        genes = set(_drawn_genes(rng, labels, names, fraction) if given is None else given)
         combinations = labels.combinations(names)
         if seen == 2:
             if named and named.test_perts is not None:
                 return _given_conditions(labels, named, combinations, "combination"), []
-            return draw.conditions(combinations, int(len(combinations) * fraction)), []
+            return _drawn(rng, combinations, int(len(combinations) * fraction)), []
         touched = labels.with_genes(combinations, genes)
         too_seen = [name for name in touched if len(labels.condition[name]) - labels.n_in(name, genes) > seen]
         held = labels.with_genes(labels.singles(names), genes)
@@ -241,12 +228,11 @@ register_split(
 )
 def draw_single(labels: Labels, arguments: SplitOptions) -> Draw:
     """Singles of genes that training never perturbs."""
-    draw = _FractionDraw(labels, arguments)
-    valid = labels.genes(labels.singles(labels.perturbed)).tolist()
+    rng, valid = np.random.RandomState(arguments.seed), labels.genes(labels.singles(labels.perturbed)).tolist()
 
     def hold_out(names: list[str], fraction: float, named: SplitOptions | None) -> Held:
         given = names_from(named.test_pert_genes, valid, "singly perturbed gene") if named else None
-        genes = draw.genes(names, fraction, given)
+        genes = _drawn_genes(rng, labels, names, fraction) if given is None else given
         held = labels.with_genes(labels.singles(names), genes)
         return held, labels.with_genes(labels.combinations(names), genes)
 
@@ -261,10 +247,9 @@ def draw_single(labels: Labels, arguments: SplitOptions) -> Draw:
 )
 def draw_no_test(labels: Labels, arguments: SplitOptions) -> Draw:
     """Train and validate only."""
-    draw = _FractionDraw(labels, arguments)
-    names = labels.perturbed
-    draw.genes(names, VALIDATION_FRACTION)  # decides nothing, but moves the published stream on
-    val = set(draw.conditions(names, int(len(names) * VALIDATION_FRACTION)))
+    rng, names = np.random.RandomState(arguments.seed), labels.perturbed
+    _drawn_genes(rng, labels, names, VALIDATION_FRACTION)  # decides nothing, but moves the published stream on
+    val = set(_drawn(rng, names, int(len(names) * VALIDATION_FRACTION)))
     train = [name for name in labels.names if name not in val]
     return Draw(parts={"train": train, "val": labels.ordered(val)})
 
