@@ -231,7 +231,7 @@ def means_in(screen: PreparedScreen, view: PreparedScreen, fitted: Iterable[Cond
         conditions,
         np.array([row_of[condition] for condition in (*elsewhere, *means.train)], dtype=np.int64),
         means.gene_names,
-        np.array([n_cells.get(condition, 1.0) for condition in conditions]),
+        np.array([n_cells.get(condition, 1.0) for condition in conditions]),  # 1: nothing was measured here
         means.nonnegative,
         means.profiles,
     )

@@ -164,7 +164,7 @@ def difference_table(
             drawn = weights(n_paired) if n_paired else np.zeros((0, 0))
             low, high = _mean_bounds(bootstrap, drawn, difference_U)
             means = (_mean(model_U[is_paired]), _mean(other_U[is_paired]), _mean(difference_U))
-            tiny = RESOLUTION * max(np.nan_to_num(np.abs(means[:2])))
+            tiny = RESOLUTION * max(np.nan_to_num(np.abs(means[:2])))  # equal predictions differ by rounding
             better = _better(low, high, tiny, higher_is_better=higher)
             records.append([subgroup, metric, other, *means, low, high, better, n_paired, len(is_paired) - n_paired])
     columns = ["subgroup", "metric", "against", "model_mean", "other_mean", "difference", "low", "high"]

@@ -79,6 +79,7 @@ def verdict_table(
         if candidates.empty:
             records += _undefined_model(rows, name, baselines)
             continue
+        # a method that was scored on fewer conditions cannot be compared by its mean
         candidates = candidates[candidates["n_conditions"] == candidates["n_conditions"].max()]
         order = candidates["other_mean"].to_numpy() * (1 if get_metric(name).higher_is_better else -1)
         best = candidates.to_dict("records")[int(np.argmax(order))]

@@ -181,7 +181,7 @@ class CellChunks:
 
     def drawn(self, n_cells: int) -> CellChunks:
         """A fixed draw of these cells, held in memory."""
-        n_all = self.shape[0]
+        n_all = self.shape[0]  # also the key: as many cells give the same draw in every process
         rows = np.sort(np.random.Generator(np.random.Philox(key=n_all)).permutation(n_all)[:n_cells])
         rows = rows if self._rows is None else self._rows[rows]
         return CellChunks(self._x.csr(rows) if self._stored else self._x[rows], None, self._columns)

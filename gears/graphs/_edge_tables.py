@@ -162,7 +162,7 @@ def edges_between(
 def strongest_graph(nodes: Sequence[str], source: np.ndarray, target: np.ndarray, weight: np.ndarray, k: int) -> Graph:
     """Graph of each target's `k` strongest sources (0: all); of one pair's edges the strongest counts."""
     order = name_order(tuple(nodes))
-    by_name = np.argsort(order)
+    by_name = np.argsort(order)  # nodes by their place among sorted names: of equal edges the first name is kept
     source, target = by_name[source], by_name[target]
     best = np.lexsort((-weight, source, target))
     source, target, weight = source[best], target[best], weight[best]

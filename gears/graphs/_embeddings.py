@@ -148,6 +148,7 @@ class GeneEmbedding:
             )
             raise ValueError(msg)
         values_ND = self.values[row[at]]
+        # what all vectors have in common would make every cosine large
         unit_ND = unit_rows(values_ND - values_ND.mean(axis=0))
         edges = [(at, at, np.ones(len(at)))]
         step = max(1, _CHUNK_BYTES // (8 * len(at)))

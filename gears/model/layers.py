@@ -135,7 +135,7 @@ class Propagation(nn.Module):
         value = torch.from_numpy(graph.normalised_weight.copy())
         forward, backward = _by_rows(target, source, value, n_nodes), _by_rows(source, target, value, n_nodes)
         near = _padded(forward)
-        self._exact = (forward.value, backward.value, near.value)
+        self._exact = (forward.value, backward.value, near.value)  # float64: a cast must not round a rounded value
         dtype = torch.get_default_dtype()
         self.register_buffer("near_column", near.column, persistent=False)
         self.register_buffer("near_value", near.value.to(dtype), persistent=False)

@@ -134,6 +134,7 @@ class GEARSNetwork(nn.Module):
     def trains_on(self, conditions: Iterable[Condition]) -> None:
         """Note the training conditions: where all perturb equally many genes, a bias of the graph layers is a shift."""
         last = cast(GraphLinear, self.sim_layers[-1])
+        # the sum over a condition's genes holds the bias as often as it has genes: equally often is a shift of all rows
         last.shifts_all = len({len(condition.genes) for condition in conditions} - {0}) < 2
         self._shifts, self._zeros = tuple(self.shift_parameters()), []
 

@@ -100,6 +100,7 @@ class GuideReader:
             # signs of names, as in H2-K1, join no old names of genes (H2, K1)
             if len(parts) > 1 and (sign in (*BETWEEN, *self.signs) or not any(map(self._is_alias, parts))):
                 ways.add(tuple(parts))
+        # several ways: nobody can say which is meant
         return list(next(iter(ways))) if len(ways) == 1 else [label] if label in self else []
 
     def _is_alias(self, guide: str) -> bool:

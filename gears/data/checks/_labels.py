@@ -399,7 +399,7 @@ def _divided(
                 layout.controls
             ):
                 ways[tuple(parts)] = sign
-    if len(ways) != 1:
+    if len(ways) != 1:  # nobody can say which is meant
         return whole
     ((genes, sign),) = ways.items()
     return list(genes), sign

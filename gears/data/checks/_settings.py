@@ -61,7 +61,7 @@ def setting_table(obs: pd.DataFrame, table: LabelTable, options: ProcessingOptio
         plain = table.conditions[int(table.label_condition[label])]
         condition = plain.at(contexts[context], kinds[kind] if kind >= 0 else "")
         labels.append(table.labels[label] + condition.suffix)
-        label_condition.append(ids.setdefault(condition, len(ids)))
+        label_condition.append(ids.setdefault(condition, len(ids)))  # spellings of one condition share its number
     numbers = np.array(label_condition, dtype=np.int64)
     return SettingTable(codes.astype(np.int32), labels, numbers, tuple(ids), batches, cell_batch)
 

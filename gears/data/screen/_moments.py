@@ -83,7 +83,7 @@ class ConditionMoments:
         # binomial expansion of sum (x - mean)^k about the merged mean, mean_a + delta nb / n; terms with S_1 vanish
         na = self.n[rows][:, None].astype(np.float64)
         nb = other.n[:, None].astype(np.float64)
-        n = np.maximum(na + nb, 1.0)
+        n = np.maximum(na + nb, 1.0)  # a condition without cells on either side stays 0, not 0 / 0
         a2, a3, a4 = self._sum2[rows], self._sum3[rows], self._sum4[rows]
         b2, b3, b4 = other._sum2, other._sum3, other._sum4
         delta = other.mean - self.mean[rows]

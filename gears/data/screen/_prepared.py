@@ -321,7 +321,7 @@ class PreparedScreen(Shown):
         control_batch = self.cell_batch[control_cells]
         by_batch = control_cells[np.argsort(control_batch, kind="stable")]
         n_B = np.bincount(control_batch, minlength=len(self.batches))
-        first_B = np.cumsum(n_B) - n_B
+        first_B = np.cumsum(n_B) - n_B  # where each batch begins in `by_batch`: one draw for all cells, no loop
         return by_batch[first_B[self.cell_batch] + draw.integers(0, n_B[self.cell_batch])]
 
     # Statistics

@@ -183,7 +183,7 @@ def statistics_of(
     for batch in np.unique(cell_batch).tolist():
         rows = np.flatnonzero(cell_batch == batch)
         present, local = np.unique(cell_condition[rows], return_inverse=True)
-        at = np.flatnonzero(is_control[present])
+        at = np.flatnonzero(is_control[present])  # one: a batch lies within one context
         part, _ = statistics_of(cells.part(rows), local, np.full(len(present), at[0]), workers=workers)
         everyone = np.arange(len(present))
         delta, *paired = part.pair_moments(everyone)

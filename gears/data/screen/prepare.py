@@ -14,7 +14,7 @@ from gears.core._numbers import whole_number
 from gears.core._options import anything, option, options, switch, whole
 from gears.data.checks._names import KnownGene
 from gears.data.checks._options import ProcessingOptions
-from gears.data.checks._survey import REFUSED, ScreenDraft, check_screen
+from gears.data.checks._survey import REFUSED, check_screen
 from gears.data.reading._by_dask import cluster, from_dask, lazy_screen
 from gears.data.reading._download import FOLDER, PUBLISHED_FILES, PUBLISHED_OPTIONS, published_screen
 from gears.data.reading._guides import add_guides
@@ -103,11 +103,6 @@ def prepare_screen(
     if message := refusal(REFUSED, draft.findings):
         raise ValueError(message)
     draft.log()
-    return _written(draft, folder, workers)
-
-
-def _written(draft: ScreenDraft, folder: Path, workers: int) -> PreparedScreen:
-    """The folder of a screen without errors: reused where it holds the same, else written."""
     key = screen_hash(draft)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder.parent / f".{folder.name}.lock"):
@@ -179,8 +174,12 @@ def obtain_screen(data_path: Path, load: LoadCall, is_gene: Callable[[], KnownGe
         raise ValueError(msg)
     path = find_screen(data_path, str(data_name)) if place is None else locate_screen(place, data_path)
     if is_prepared(path):
-        screen = PreparedScreen.open(path)
-        warn_if_older(path, data_path / f"{data_name or path.name}.h5ad")
+        screen, file = PreparedScreen.open(path), data_path / f"{data_name or path.name}.h5ad"
+        if file.is_file() and file.stat().st_mtime > (path / MANIFEST).stat().st_mtime:
+            logger.warning(
+                "%s was changed after the prepared screen %s was made, which is what is used; "
+                "load(data_path=%r) prepares it again", file.name, path.name, str(file),
+            )  # fmt: skip
         check_same_options(screen, processing)
         return screen
     if path.parent == data_path / FOLDER:
@@ -293,12 +292,3 @@ def _is_source(folder: Path) -> bool:
 def source_in(place: Path) -> Path:
     """The file or folder to read: in a folder of the published package its h5ad file."""
     return place / H5AD if (place / H5AD).is_file() else place
-
-
-def warn_if_older(folder: Path, file: Path) -> None:
-    """Warn where a file of the same name was changed after the folder was prepared from it."""
-    if file.is_file() and file.stat().st_mtime > (folder / MANIFEST).stat().st_mtime:
-        logger.warning(
-            "%s was changed after the prepared screen %s was made, which is what is used; "
-            "load(data_path=%r) prepares it again", file.name, folder.name, str(file),
-        )  # fmt: skip

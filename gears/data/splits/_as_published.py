@@ -74,6 +74,7 @@ def _divide(
             stay.append(name)
         else:
             all_seen.append(name)
+    # sorted first, as published: the draw then does not depend on the order of the labels
     chosen = candidates = np.unique(all_seen) if all_seen else np.empty(0, "U1")
     if len(candidates):
         n = int(len(candidates) * combination_share)
