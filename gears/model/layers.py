@@ -28,8 +28,7 @@ from torch.autograd.function import once_differentiable
 from gears.data.screen._contexts import type_signs
 from gears.distributed._world import IDENTITY, Reducer
 from gears.graphs._graph import Graph
-from gears.model._batchnorm import Moments, Note, WeightedBatchNorm, Weights
-from gears.model._blockwise import Layer
+from gears.model._batchnorm import Note, WeightedBatchNorm, Weights
 
 WIDEST = 64
 """Widest table of neighbours: with more neighbours of any node, messages are always computed for all nodes."""
@@ -77,17 +76,6 @@ class MLP(nn.Module):
             shift, relu = linear.bias.detach(), norm is not norms[-1]
             rows = norm(values, weight, count, reducer, relu=relu, notes=notes, shift=shift)
         return rows
-
-
-def layers_of(mlp: MLP) -> list[Layer]:
-    """Linear maps and the norms after them, for :func:`gears.model._blockwise.gene_values`."""
-    return [Layer(linear.weight, norm.weight, norm.bias) for linear, norm in zip(*mlp.parts(), strict=True)]
-
-
-def notes_of(mlp: MLP, statistics: Sequence[Moments]) -> list[Note]:
-    """What the running statistics of a perceptron that was computed block by block are to follow."""
-    parts = zip(*mlp.parts(), statistics, strict=True)
-    return [Note(norm, moments, linear.bias) for linear, norm, moments in parts]
 
 
 class BlankEmbedding(nn.Embedding):

@@ -31,10 +31,10 @@ from gears.conditions import Condition, NodeSet, contexts_of, kinds_of
 from gears.distributed._world import IDENTITY, Reducer
 from gears.graphs._graph import Graph
 from gears.model._batchnorm import Note, WeightedBatchNorm, Weights, statistics_dtype, track
-from gears.model._blockwise import BufferPool, gene_values
+from gears.model._blockwise import BufferPool, Layer, gene_values
 from gears.model._division import Division
 from gears.model.config import ModelConfig
-from gears.model.layers import MLP, BlankEmbedding, GraphLinear, Placing, Propagation, layers_of, notes_of
+from gears.model.layers import MLP, BlankEmbedding, GraphLinear, Placing, Propagation
 
 MESSAGE_SHARE = 0.2  # published weight of co-expression messages beside a gene's own embedding
 
@@ -223,14 +223,17 @@ class GEARSNetwork(nn.Module):
         }
         if torch.is_autocast_enabled(device):
             options["matmul_dtype"] = torch.get_autocast_dtype(device)
-        decoder_GH = self.indv_w1.squeeze(-1)
-        own_GU, statistics = gene_values(*terms, layers_of(self.recovery_w), weights, decoder_GH=decoder_GH, **options)
-        notes += notes_of(self.recovery_w, statistics)
-        if not self.config.uncertainty:
-            return own_GU, None
-        logvar_GU, statistics = gene_values(*terms, layers_of(self.uncertainty_w), weights, **options)
-        notes += notes_of(self.uncertainty_w, statistics)
-        return own_GU, logvar_GU
+
+        def values_by(mlp: MLP, decoder_GH: Tensor | None = None) -> Tensor:
+            parts = list(zip(*mlp.parts(), strict=True))
+            layers = [Layer(linear.weight, norm.weight, norm.bias) for linear, norm in parts]
+            value_GU, statistics = gene_values(*terms, layers, weights, decoder_GH=decoder_GH, **options)
+            for (linear, norm), moments in zip(parts, statistics, strict=True):
+                notes.append(Note(norm, moments, linear.bias))
+            return value_GU
+
+        own_GU = values_by(self.recovery_w, self.indv_w1.squeeze(-1))
+        return own_GU, values_by(self.uncertainty_w) if self.config.uncertainty else None
 
     @torch.no_grad()
     def renormalise_embeddings(self) -> None:
