@@ -117,8 +117,8 @@ class GeneEmbedding:
         index = {name: row for row, name in enumerate(self.names)}
         by_symbol = {resolve(name): row for row, name in enumerate(self.names)}
         by_symbol.pop(None, None)
-        rows = [index.get(node, by_symbol.get(resolve(node) or node, -1)) for node in nodes]
-        return np.array(rows, dtype=np.int64)
+        found = [index.get(node, by_symbol.get(resolve(node) or node, -1)) for node in nodes]
+        return np.array(found, dtype=np.int64)
 
     def graph(
         self,

@@ -261,6 +261,11 @@ def _by_name(name: str) -> str | None:
     return COUNTS if "count" in lower else LOG1P if "log" in lower else None
 
 
+def size_findings(n_cells: int, n_genes: int) -> list[Finding]:
+    sizes, remedy = {"cells": n_cells, "genes": n_genes}, "check how the file was written or filtered"
+    return [Finding(f"no-{what}", f"there are no {what}", remedy) for what, n in sizes.items() if n == 0]
+
+
 def value_findings(matrix: sparse.csr_matrix, *, layer: str | None, layers: Sequence[str]) -> list[Finding]:
     """Values that are not finite, or nothing but zeros."""
     values = matrix.data

@@ -54,6 +54,7 @@ from gears.data.checks._scale import (
     repeated_cell_findings,
     scale_findings,
     shared_totals_findings,
+    size_findings,
     value_findings,
 )
 from gears.data.checks._settings import (
@@ -178,9 +179,6 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
     if len(others):
         adata = adata[:, is_gene_G]
     (obs, repeated_obs), (var, repeated_var) = map(_each_column_once, (adata.obs, adata.var))
-    remedy = "check how the file was written or filtered"
-    sizes = {"cells": adata.n_obs, "genes": adata.n_vars}
-    empty = [Finding(f"no-{what}", f"there are no {what}", remedy) for what, n in sizes.items() if n == 0]
     layout, findings = find_layout(obs, var, options)
     used = {layout.condition_key, layout.cell_type_key, layout.gene_key, layout.count_key}
     used |= {options.doublet_key, options.guide_count_key, options.perturbation_type_key, *(options.batch_key or ())}
@@ -215,7 +213,7 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
         values=values,
         layout=layout,
         cells=np.arange(adata.n_obs),
-        findings=(*empty, *findings),
+        findings=(*size_findings(adata.n_obs, adata.n_vars), *findings),
     )
 
 
