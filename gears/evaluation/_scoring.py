@@ -311,9 +311,8 @@ def split_halves(
 ) -> Iterator[tuple[Truth, np.ndarray]]:
     """Divide each condition's cells at random into two halves, `n` times.
 
-    Yields: the truth with the means and cell numbers of one half of every condition's cells (so that metrics which rank
-        conditions see halves only); differential genes and standard deviations stay those of all cells.
-    With it the means of the other halves; NaN for a condition of one cell.
+    Yields the truth with means and cell numbers of one half (differential genes and standard deviations stay those of
+    all cells), and the means of the other half; NaN for a condition of one cell.
     """
     for repeat in followed(range(n), n, "split-half repeats", "repeats"):
         pairs = [_half_means(screen, condition, (seed, repeat)) for condition in truth.conditions]

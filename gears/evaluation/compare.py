@@ -145,17 +145,7 @@ def folds_table(
 ) -> pd.DataFrame:
     """Score predictions of the conditions of each fold from the other folds, beside baselines fitted to the same.
 
-    Parameters
-    ----------
-    predicted
-        As for :func:`comparison_table`.
-    conditions, fold_U
-        All conditions and the fold of each.
-
-    Returns
-    -------
-    pd.DataFrame
-        As :func:`comparison_table`, with the number of folds in ``attrs["folds"]``.
+    Arguments and table are those of :func:`comparison_table`; ``attrs["folds"]`` has the number of folds.
     """
     predictions = {method: predicted}
     left_out: dict[str, str] = {}

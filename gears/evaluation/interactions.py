@@ -280,17 +280,9 @@ def _pearson(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def distance_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Distance correlation of two samples, between 0 and 1; 0 where one of them is constant.
+    """Distance correlation of two samples, (n,) numbers or (n, d) points, 0 to 1; 0 where one of them is constant.
 
-    Parameters
-    ----------
-    a, b
-        (n,) numbers or (n, d) points. Two samples of numbers take n log n steps (squared: n log^2 n), others n^2.
-
-    Examples
-    --------
-    >>> round(distance_correlation([1.0, 2.0, 3.0], [2.0, 4.0, 6.0]), 12)
-    1.0
+    Two samples of numbers take n log n steps (squared: n log^2 n), others n^2.
     """
     a, b = _points(a), _points(b)
     if len(a) != len(b):

@@ -64,13 +64,9 @@ def format_of(path: Path) -> str | None:
 def read_rows(
     path: str | Path, *, symbols: Mapping[str, str] | str | Path | None = None, taxon: int | None = None
 ) -> AnnotationRows:
-    """Read GAF 2.x, GMT, NCBI's gene2go, or a table whose first two columns are gene and term.
+    """Read GAF 2.x, GMT, NCBI's gene2go, or a table of gene and term, ``.gz`` or not; without NOT and evidence ND.
 
-    Annotations with a NOT and those with evidence ND are excluded.
-
-    `path`: the file, ``.gz`` or not.
-    `symbols`: symbol of each gene id, for gene2go, which names genes by NCBI's numbers: a dict or NCBI's ``gene_info``
-        file.
+    `symbols`: symbol of each gene id, for gene2go: a dict or NCBI's ``gene_info`` file.
     `taxon`: species, by NCBI's number, where a file holds several.
     """
     path = existing_file(path, "annotation file")

@@ -120,10 +120,8 @@ def edges_between(
 ) -> Graph:
     """The edges of a table between `nodes`, each target's `k` strongest; of repeated ones the strongest counts.
 
-    `nodes`: genes of the graph. Edges with other genes are excluded, and their number is logged.
-    `options`: columns, signs, directions (its path is for messages only).
-    `k`: where `options` does not say.
-    `resolve`: symbol of a gene from another name of it.
+    Edges with other genes are excluded, and their number is logged. `options` (their path is for messages only) go
+    before `k`; `resolve` gives the symbol of a gene from another name of it.
     """
     check_unique(map(str, table.columns), f"columns of {options.path}")
     source, target = _ends(table, options)

@@ -24,13 +24,8 @@ _HEADERS = ("gene", "genes", "gene_name", "gene_symbol", "symbol")
 
 
 def read_gene_set(path: str | Path) -> list[str]:
-    """Genes of a file, whose format is detected from its content.
-
-    Parameters
-    ----------
-    path
-        Text (one gene a line), CSV or TSV (first column, or the column named ``gene``, ``gene_name`` or ``symbol``),
-        JSON (list, or dict with genes as keys), a pickle of a plain list, set, dict or array, or ``.npy``.
+    """Genes of a file: text (one a line), CSV or TSV (first column, or the one named gene, gene_name or symbol), JSON
+    (list, or dict with genes as keys), a pickle of a plain list, set, dict or array, or ``.npy``; by its content.
     """
     path = existing_file(path, "gene set file")
     raw = path.read_bytes()

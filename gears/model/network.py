@@ -495,21 +495,11 @@ def _apply(layers: Sequence[Linear], rows: Tensor) -> Tensor:
 
 
 def predict_cells(network: GEARSNetwork, batch: Any) -> Tensor | tuple[Tensor, Tensor]:
-    """Expression of every cell of a batch: its control cell's plus the change of its condition.
+    """Expression of every cell of a batch, (B, G): its control cell's plus its condition's change; and log-variances.
 
-    Parameters
-    ----------
-    network
-        Each distinct condition is computed once; in training mode batch norms count its cells.
-    batch
-        Has ``x`` (B * G, 1), control expression, and ``pert_idx``, the B cells' perturbation nodes
-        ([-1] for a control cell): a batch of the loaders, or one of torch-geometric. For a network of several
-        contexts they hold each cell's context (:class:`gears.conditions.NodeSet`), as those of the loaders do.
-
-    Returns
-    -------
-    Tensor, or (Tensor, Tensor) with ``config.uncertainty``
-        (B, G) expression, and log-variances.
+    The batch has ``x`` (B * G, 1), control expression, and ``pert_idx``, the B cells' perturbation nodes ([-1] for a
+    control cell): one of the loaders, or of torch-geometric. For a network of several contexts they hold each cell's
+    context (:class:`gears.conditions.NodeSet`), as those of the loaders do. Each distinct condition is computed once.
     """
     has_settings = not network.placing.is_trivial
     if has_settings and not all(isinstance(nodes, NodeSet) for nodes in batch.pert_idx):

@@ -187,8 +187,8 @@ def kinds_by_departure(
 ) -> tuple[str, ...]:
     """Kind of each condition from its effect on genes that it does not perturb; `target_PG` marks perturbed genes.
 
-    Additive: the effect departs from the sum of the single effects by at most :data:`DEPARTURE` of the sum's norm.
-    Synergy: it departs more, and has the larger norm. Suppression: it has the smaller one.
+    Additive where it departs from the sum of the single effects by at most :data:`DEPARTURE` of the sum's norm, else
+    synergy where its norm is larger, suppression where it is smaller.
     """
     kinds = []
     for effect_G, members_P in zip(condition_CG, members_CP, strict=True):

@@ -185,10 +185,8 @@ def model_names(
 ) -> dict[str, str]:
     """Requested genes that a model has under another name, and that name: the screen's, else the graph's.
 
-    `requested`: genes to perturb. One that the screen names, or of which the model has no other name, is not renamed.
-    `screen`: genes that the screen measures or perturbs.
-    `nodes`: genes that can be perturbed: nodes of the perturbation graph.
-    ValueError: a requested gene means two of these.
+    A gene that is measured or perturbed in the `screen` and one of the `nodes` is not renamed. ValueError where a gene
+    means two of these.
     """
     symbols = {
         gene: symbol

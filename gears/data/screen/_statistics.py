@@ -159,13 +159,11 @@ def statistics_of(
     *,
     workers: int = 1,
 ) -> tuple[ConditionStatistics, np.ndarray]:
-    """Statistics of some cells, in one pass over those of each experimental batch.
+    """Statistics of some cells, in one pass over those of each batch, and each batch's control mean (B, G) float64.
 
     `cells`: expression of the N cells; a :class:`CellMatrix` where there are several batches.
-    `cell_condition`, `cell_batch`: condition and batch of each cell, (N,); one batch by default. Every batch has
-        control cells of one context.
+    `cell_condition`, `cell_batch`: condition and batch of each cell, (N,); a batch has control cells of one context.
     `control_of`: row of each condition's control, (C,).
-    Returns: the statistics, and the mean of each batch's control cells (B, G) float64.
     """
     n_conditions, n_genes = len(control_of), cells.shape[1]
     if cell_batch is None or not cell_batch.any():

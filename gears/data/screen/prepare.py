@@ -71,30 +71,16 @@ class LoadCall(LoadOptions):
 def prepare_screen(
     adata: AnnData, folder: str | Path, *, workers: int = 1, is_gene: KnownGene | None = None, **processing: Any
 ) -> PreparedScreen:
-    """Check a screen and write it as a prepared folder.
+    """Check a screen and write it as a prepared folder; ValueError lists every problem of one that cannot be used.
 
-    The object is not modified, and nothing is written outside `folder` (and a lock file beside it). A folder that
-    holds the same content and parameters is reused; one with other content is replaced as a whole, splits and graphs
-    made from it included. Layers, embeddings and ``uns`` are not carried over.
+    The object (dense or sparse X, a file, dask arrays) is not modified. A folder that holds the same content and
+    parameters is reused; one with other content is replaced as a whole, splits and graphs made from it included.
+    Layers, embeddings and ``uns`` are not carried over.
 
-    Parameters
-    ----------
-    adata
-        X (N, G) log-normalised expression, dense or sparse; ``obs.condition``, ``obs.cell_type``, ``var.gene_name``.
-        One that is backed by a file stays there where it is large (see :func:`gears.data.reading._open.open_lean`).
-        A dask array is read block by block on the scheduler that is active (:mod:`gears.data.reading._by_dask`).
-    workers
-        Processes that compute the statistics (the result does not depend on it).
-    is_gene
-        Symbol of a gene that the annotation knows, None for other tokens of labels; outside the style "gears" these
-        must be measured genes.
-    **processing
-        See :class:`ProcessingOptions`.
-
-    Raises
-    ------
-    ValueError
-        If the screen cannot be used; the message lists every problem found.
+    `workers`: processes that compute the statistics (the result does not depend on it).
+    `is_gene`: symbol of a gene that the annotation knows, None for other tokens of labels; outside the style "gears"
+        these must be measured genes.
+    `processing`: see :class:`ProcessingOptions`.
     """
     settings, workers = ProcessingOptions.from_mapping(processing), whole_number("workers", workers)
     folder = user_path(folder)

@@ -115,9 +115,7 @@ RIDGES = tuple(np.geomspace(1e-10, 1e3, 53).tolist())
 class GONeighbours(Baseline):
     """Sum of single deltas: from training where the gene has a training single, else predicted from its GO terms.
 
-    A gene without GO terms gets the mean change of the training conditions, O - c.
-
-    `annotation`: GO terms of genes; the packaged human ones by default.
+    A gene without GO terms (of `annotation`, by default the human ones) gets the mean change of training, O - c.
     """
 
     takes_annotation = True
