@@ -11,19 +11,8 @@ import pandas as pd
 
 from gears.conditions import Condition
 from gears.core._messages import count, unknown_name
-from gears.plotting._style import (
-    BLUE,
-    DIVERGING,
-    FONT,
-    colour_bar,
-    columns_of,
-    condition_names,
-    minus_signs,
-    names_of,
-    new_axes,
-    per_condition,
-    positions,
-)
+from gears.plotting import _style
+from gears.plotting._style import BLUE, DIVERGING, FONT
 
 if TYPE_CHECKING:
     import networkx
@@ -71,22 +60,22 @@ def delta_heat_map(
     ValueError
         If lengths disagree, a gene is unknown, or there is nothing to draw.
     """
-    labels = condition_names(conditions)
-    delta = per_condition("delta_UG", delta_UG, len(labels))
-    names = names_of(gene_names, delta.shape[1])
+    labels = _style.condition_names(conditions)
+    delta = _style.per_condition("delta_UG", delta_UG, len(labels))
+    names = _style.names_of(gene_names, delta.shape[1])
     if not labels:
         msg = "there is no condition to draw; give at least one"
         raise ValueError(msg)
-    columns = variable_genes(delta, n_genes) if genes is None else positions(genes, names)
+    columns = variable_genes(delta, n_genes) if genes is None else _style.positions(genes, names)
     rows = np.arange(len(labels))
     if cluster:
         rows, columns = rows[_linked(delta[:, columns])], columns[_linked(delta[:, columns].T)]
     values_RC = delta[np.ix_(rows, columns)]
     limit = change_limit(values_RC) if limit is None else limit
     if ax is None:
-        ax = new_axes(max(4.0, 0.15 * len(columns) + 2.2), min(max(0.16 * len(rows), 1.2), 9.0) + 1.3)
+        ax = _style.new_axes(max(4.0, 0.15 * len(columns) + 2.2), min(max(0.16 * len(rows), 1.2), 9.0) + 1.3)
     image = ax.imshow(values_RC, aspect="auto", cmap=DIVERGING, vmin=-limit, vmax=limit, interpolation="none")
-    minus_signs(ax, values_RC, limit)
+    _style.minus_signs(ax, values_RC, limit)
     shown = [names[gene] for gene in columns]
     ax.set_xticks(range(len(columns)), shown, rotation=90, fontsize=_font(columns))
     ax.set_yticks([])
@@ -97,7 +86,7 @@ def delta_heat_map(
     ax.tick_params(length=0)
     ax.set_title(title, fontsize=FONT + 1, loc="left")
     if bar:
-        colour_bar(ax, image, "change over control (\N{MINUS SIGN}: falls)")
+        _style.colour_bar(ax, image, "change over control (\N{MINUS SIGN}: falls)")
     return ax
 
 
@@ -170,7 +159,7 @@ def interaction_map(
     """
     tables = [table] if lower is None else [table, lower]
     for each in tables:
-        columns_of(each, ("gene_1", "gene_2", "kind"), "a table of gears.evaluation.interactions")
+        _style.columns_of(each, ("gene_1", "gene_2", "kind"), "a table of gears.evaluation.interactions")
         if score not in each.columns or not pd.api.types.is_numeric_dtype(each[score]):
             numeric = [str(name) for name in each.columns if pd.api.types.is_numeric_dtype(each[name])]
             raise ValueError(unknown_name("score", score, numeric))
@@ -180,7 +169,7 @@ def interaction_map(
         raise ValueError(msg)
     position = {gene: i for i, gene in enumerate(genes)}
     values_PP, signs = _filled(table, lower, score, position)
-    ax = new_axes(0.3 * len(genes) + 2.4, 0.3 * len(genes) + 1.7) if ax is None else ax
+    ax = _style.new_axes(0.3 * len(genes) + 2.4, 0.3 * len(genes) + 1.7) if ax is None else ax
     image = _image(ax, values_PP, score)
     _frame(ax, values_PP)
     for (row, column), sign in signs.items():
@@ -194,7 +183,7 @@ def interaction_map(
         ax.set_xlabel(f"above the diagonal: {names[0]}; below: {names[1]}", fontsize=FONT)
     ax.set_title(title, fontsize=FONT + 2)
     middle = f" ({NEUTRAL[score]:.3g}: effects add)" if score in NEUTRAL else ""
-    colour_bar(ax, image, f"{score}{middle}")
+    _style.colour_bar(ax, image, f"{score}{middle}")
     return ax
 
 
@@ -290,7 +279,7 @@ def go_neighbourhood(
     for number, other in enumerate(ring):
         angle = math.pi / 2 - 2 * math.pi * number / len(ring)
         coordinates[other] = (math.cos(angle), math.sin(angle))
-    ax = new_axes(5.4, 5.0) if ax is None else ax
+    ax = _style.new_axes(5.4, 5.0) if ax is None else ax
     _edges(ax, network, gene, ring, coordinates)
     image = _nodes(ax, gene, ring, coordinates, known, values)
     box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.8}
@@ -307,7 +296,7 @@ def go_neighbourhood(
             title += f"\nsquares: perturbed in training ({sum(node in known for node in ring)} of them)"
     ax.set_title(title, fontsize=FONT + 2)
     if image is not None:
-        colour_bar(ax, image, label)
+        _style.colour_bar(ax, image, label)
     return ax
 
 
