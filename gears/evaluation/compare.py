@@ -391,6 +391,7 @@ def _one_split(
     if not keys:
         msg = f"no method could be fitted: {fits.left_out}"
         raise ValueError(msg)
+    # scored under numbers: a method has a prediction for each seed
     predictions = {str(number): fits.predictions[key] for number, key in enumerate(keys)}
     table = score(predictions, evaluated, screen, part_screen, fitted, options)
     key_of = table["method"].map(lambda number: keys[int(number)])

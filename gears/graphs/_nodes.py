@@ -99,7 +99,7 @@ class PerturbationNodes:
 
     def __init__(self, names: np.ndarray, screen: PreparedScreen) -> None:
         self.number = {gene: i for i, gene in enumerate(names.tolist())}
-        no_means = np.empty((max(1, len(screen.contexts)), 0))
+        no_means = np.empty((max(1, len(screen.contexts)), 0))  # the numbers of contexts are needed alone
         self._contexts = ModelContexts(screen.contexts, screen.kinds, no_means)
 
     def of_condition(self, condition: Condition) -> Sequence[int]:

@@ -112,6 +112,7 @@ class GEARSNetwork(nn.Module):
         self.fallback = Fallback()
         self.placing = Placing(n_contexts, kinds, size)
         self.to(torch.float32)  # whatever torch's default type is
+        # a norm follows each of them, and takes a shift of all rows out again
         self.emb_trans_v2.parts()[1][-1].shifts_all = True
         cast(GraphLinear, self.layers_emb_pos[-1]).shifts_all = True
         self._shifts, self._zeros = tuple(self.shift_parameters()), list[Tensor]()

@@ -101,7 +101,7 @@ def _readable(counts: Counter, layout: Layout) -> tuple[list[Finding], dict[str,
     unreadable: dict[bool, list[tuple[object, str]]] = {True: [], False: []}
     for label in counts:
         try:
-            readable[label] = Condition.parse(label, sep=layout.sep or "\0")
+            readable[label] = Condition.parse(label, sep=layout.sep or "\0")  # a sign that no label holds
         except ValueError as error:
             unreadable[isinstance(label, str)].append((label, str(error)))
     for bad in filter(None, unreadable.values()):

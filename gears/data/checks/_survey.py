@@ -276,6 +276,7 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
     )
     findings += _names.other_case_findings(tokens, measured, known)
     findings += _names.unmeasured_findings(tokens, measured, draft.var)
+    # labels that became others are parsed again
     table = LabelTable.of(texts.map(mapping), parsed if layout.sep == SEPARATOR and not (joined or renamed) else {})
     shown = {label: mapping[of_guides[label]] for label in of_guides} if of_guides else mapping
     draft = draft.found(findings, mapping=shown, table=table)

@@ -121,7 +121,7 @@ def prepare_split(screen: PreparedScreen, name: str = "simulation", **arguments:
     if split is not None:
         return split
     try:
-        path = writable_folder(path.parent) / path.name
+        path = writable_folder(path.parent) / path.name  # of a read-only screen one in the user's cache
         split = _cached(path, labels)
         if split is None:
             split = make_split(labels, name, **arguments)

@@ -55,6 +55,16 @@ class Labels:
         """All other labels."""
         return [name for name in self.names if not self.condition[name].is_control]
 
+    @cached_property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The perturbed conditions, without regard to spelling, in order of first appearance."""
+        return tuple(dict.fromkeys(self.condition[name] for name in self.perturbed))
+
+    def spelled(self, chosen: Collection[Condition]) -> list[str]:
+        """Every label of the chosen conditions, in the screen's order."""
+        wanted = set(chosen)
+        return [name for name in self.names if self.condition[name] in wanted]
+
     def ordered(self, names: Collection[str]) -> list[str]:
         wanted = set(names)
         return [name for name in self.names if name in wanted]
