@@ -172,8 +172,8 @@ def _draw_combo(seen: int, labels: Labels, arguments: SplitOptions) -> Draw:
         genes = set(_drawn_genes(rng, labels, names, fraction) if given is None else given)
         combinations = labels.combinations(names)
         if seen == 2:
-            if named and named.test_perts is not None:
-                return _given_conditions(labels, named, combinations, "combination"), []
+            if named and (given_labels := given_combinations(labels, named)) is not None:
+                return given_labels, []
             return _drawn(rng, combinations, int(len(combinations) * fraction)), []
         touched = labels.with_genes(combinations, genes)
         too_seen = [name for name in touched if len(labels.condition[name]) - labels.n_in(name, genes) > seen]
@@ -183,16 +183,21 @@ def _draw_combo(seen: int, labels: Labels, arguments: SplitOptions) -> Draw:
     return _two_rounds(labels, arguments, hold_out)
 
 
-def _given_conditions(labels: Labels, arguments: SplitOptions, among: list[str], kind: str) -> list[str]:
-    """Labels of the conditions that the caller names for the test part."""
-    value = arguments.test_perts or []
+def given_combinations(labels: Labels, arguments: SplitOptions) -> list[str] | None:
+    """Labels of the combinations that the caller names for the test part; None where there are none named."""
+    value, among = arguments.test_perts, labels.combinations(labels.perturbed)
+    if value is None:
+        return None
     if isinstance(value, str):
         value = [value] if value in among else value.split("_")
     labels_of_test: list[str] = []
     for name in value:
-        matches = [label for label in labels.resolve(name, kind) if label in set(among)]
+        matches = [label for label in labels.resolve(name, "combination") if label in among]
         if not matches:
-            msg = f"{name!r} is no {kind} of this screen, and only a {kind} can be named in test_perts of this split"
+            msg = (
+                f"{name!r} is no combination of this screen, and only a combination can be named in test_perts of this "
+                "split"
+            )
             raise ValueError(msg)
         labels_of_test += matches
     return list(dict.fromkeys(labels_of_test))

@@ -14,6 +14,7 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.core._messages import unknown_name
+from gears.data.splits._as_published import given_combinations
 from gears.data.splits._registry import STRICT, Draw, Labels, SplitOptions, names_from, register_split
 
 VALIDATION_SHARE = 0.1
@@ -168,7 +169,8 @@ def _strict_combo(seen: int, labels: Labels, arguments: SplitOptions) -> Draw:
     fraction = arguments.combo_single_split_test_set_fraction
     rng_test, rng_val = generator(arguments.seed, TEST), generator(arguments.seed, VAL)
     if exact:
-        given = _given(labels, arguments)
+        named = given_combinations(labels, arguments)
+        given = None if named is None else list(dict.fromkeys(labels.condition[name] for name in named))
         n = n_of(fraction, len(exact))
         test = pick_keeping_genes(rng_test, exact, labels.conditions, n) if given is None else given
         rest = without(labels.conditions, test)
@@ -190,17 +192,6 @@ def _strict_combo(seen: int, labels: Labels, arguments: SplitOptions) -> Draw:
 
 for _seen in (0, 1, 2):
     STRICT.add(f"combo_seen{_seen}", partial(_strict_combo, _seen))
-
-
-def _given(labels: Labels, arguments: SplitOptions) -> list[Condition] | None:
-    """Conditions that the caller names for the test part."""
-    value = arguments.test_perts
-    if value is None:
-        return None
-    if isinstance(value, str):
-        value = [value] if "+" in value else value.split("_")
-    names = [name for text in value for name in labels.resolve(text, "combination")]
-    return list(dict.fromkeys(labels.condition[name] for name in names))
 
 
 def _genes_of_combinations(rng: np.random.Generator, combinations: Sequence[Condition], n: int, seen: int) -> list[str]:
