@@ -102,6 +102,7 @@ def interval_table(
             scaled, n_unscaled = [np.nan] * 3, len(value_U)
             if HALF_COLUMNS[0] in wide:
                 half_values = [wide[column][method].to_numpy() for column in HALF_COLUMNS]
+                # weights of 1 give the score itself, the drawn ones its interval
                 point = scaled_by_weights(np.ones((1, len(value_U))), *half_values, higher_is_better=higher)
                 resampled = scaled_by_weights(weights, *half_values, higher_is_better=higher)
                 is_scaled = np.isfinite(half_values[0]) & np.isfinite(half_values[2])

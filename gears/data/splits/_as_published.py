@@ -91,7 +91,7 @@ def _simulate(labels: Labels, names: list[str], arguments: SplitOptions, kind: s
     test_genes = names_from(arguments.test_perts, genes.tolist(), kind)
     seen = _seen_genes(genes, arguments.train_gene_set_size, seed, test_genes, arguments.only_test_set_perts)
     rest, test = _divide(labels, names, set(seen.tolist()), test_share, seed)
-    seen = _seen_genes(labels.genes(rest), VALIDATION_SHARE, seed)
+    seen = _seen_genes(labels.genes(rest), VALIDATION_SHARE, seed)  # the same seed again, as published
     train, val = _divide(labels, rest, set(seen.tolist()), VALIDATION_SHARE, seed)
     return Draw(
         parts={
