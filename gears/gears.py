@@ -44,10 +44,8 @@ from gears.model.network import GEARSNetwork
 from gears.prediction import _stream as stream
 from gears.prediction.predictions import Predictions, requested_conditions
 from gears.report.of_model import EvaluateCall, evaluate_model
-from gears.training._fitting import Fit, Seconds
-from gears.training._folds import cross_validated
+from gears.training._fitting import Fit, Seconds, TrainResult, cross_validated
 from gears.training._loggers import check_loggers, tracked
-from gears.training._results import TrainResult
 from gears.training._run_folder import reserved
 from gears.training._workers import unwrap
 from gears.training.options import TrainCall, TrainOptions
@@ -270,7 +268,7 @@ class GEARS(Shown):
             if options.evaluate_test and self.rank == 0 and not fit.run.stopped:
                 with seconds.of("evaluation"):
                     table = self.report_test(verbose=train_options.verbose)
-        self.result = TrainResult.of(fit, table)
+        self.result = fit.result(table)
         return self.result
 
     def _move_to(self, worker: World) -> None:

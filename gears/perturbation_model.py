@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
     from gears.prediction.predictions import Predictions
-    from gears.training._results import TrainResult
+    from gears.training._fitting import TrainResult
 
 Query = str | Sequence[str] | Condition
 

@@ -25,6 +25,8 @@ from gears.files._untrusted import check_config_files
 
 COMMON = ("help", "help_all", "config", "json", "quiet")
 """Options of every command in the short help."""
+DEVICE = "cpu, cuda, cuda:1, ...; default: the first GPU, or the CPU where there is none"
+"""Help of --device where a model predicts."""
 HIDDEN = ("quiet", "traceback", "json", "config", "overwrite", "help_all")
 """Options that belong to one call: no file of options holds them."""
 _LISTS = frozenset({list, tuple, Sequence})

@@ -157,7 +157,7 @@ def naming(path: Path, temporary: Path) -> Iterator[None]:
         if error_file is not None and not str(error_file).startswith(str(temporary)):
             raise  # about another file
         if "requested and" in str(error):
-            error = _of_next_write(temporary) or error  # numpy's error of a short write does not say why
+            error = error_of_next_write(temporary) or error  # numpy's error of a short write does not say why
         msg = (
             f"{path} could not be written ({_reason(error)}); what was there before is unchanged: free some space, or "
             "choose another path"
@@ -173,7 +173,7 @@ def _reason(error: Exception) -> str:
     return match[1] if match else getattr(error, "strerror", None) or str(error)
 
 
-def _of_next_write(folder: Path) -> OSError | None:
+def error_of_next_write(folder: Path) -> OSError | None:
     """The error of a further write into a folder: why one before it came short."""
     try:
         with open(folder / "more", "wb") as file:

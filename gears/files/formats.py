@@ -1,9 +1,11 @@
-"""Read and write JSON, npz and text files, and detect damage by checksums (which are no signature)."""
+"""Read and write JSON, npz, tensors and text, and detect damage by checksums (which are no signature)."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,11 +15,12 @@ import numpy as np
 import pandas as pd
 
 from gears.core._messages import shorten
-from gears.files._atomic import write_atomically
+from gears.files._atomic import error_of_next_write, write_atomically
 from gears.files._mapped import pieces
-from gears.files._paths import reading, user_path
+from gears.files._paths import existing_file, reading, user_path
 
 if TYPE_CHECKING:
+    import torch
     from anndata import AnnData
 
 LARGEST_CHECKED = 512 << 20
@@ -142,6 +145,35 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
             msg = f"it holds files that are no arrays: {shorten(not_arrays)}"
             raise ValueError(msg)
         return arrays
+
+
+def write_tensors(path: str | Path, value: Any) -> None:
+    """Write tensors and plain types atomically with ``torch.save``."""
+    import torch
+
+    def write(temporary: Path) -> None:
+        try:
+            torch.save(value, temporary)
+        except RuntimeError as error:  # torch does not say why a write failed
+            reason = OSError(errno.EIO, str(error).partition("\n")[0])
+            raise error_of_next_write(temporary.parent) or reason from error
+
+    write_atomically(path, write)
+
+
+def read_tensors(path: str | Path, device: str | torch.device = "cpu") -> Any:
+    """Read tensors and plain types; content that could run code, or damage, is an error."""
+    import torch
+
+    path = existing_file(path)
+    with reading(path, "a file of tensors", "it may be damaged"):
+        if zipfile.is_zipfile(path):  # compares checksums, which `torch.load` does not
+            with zipfile.ZipFile(path) as archive:
+                broken = archive.testzip()
+            if broken is not None:
+                msg = f"its entry {broken} does not match its checksum"
+                raise ValueError(msg)
+        return torch.load(path, map_location=device, weights_only=True)
 
 
 def content_hash(*values: Any) -> str:
