@@ -449,7 +449,8 @@ class PertData(Shown):
             msg = "no split yet; call prepare_split(...) before the loaders are made"
             raise ValueError(msg)
         if {part: tuple(labels) for part, labels in self.set2conditions.items()} != self.split.parts:
-            self.set2conditions = self.set2conditions  # its lists were changed in place
+            # its lists were changed in place, as scripts for cell-gears do
+            self.prepare_split("custom", seed=self.split.seed, split_dict=self.set2conditions)
         settings = LoaderSettings(batch_size, test_batch_size, world_size, rank, num_workers)
         self.dataloader = make_loaders(self.screen, self.split, self._label_nodes, settings, screens=self._part_screens)
         return self.dataloader

@@ -155,23 +155,18 @@ def evaluate(loader: Iterable[Any], model: Any, uncertainty: bool = False, devic
     """
     model.eval()
     model.to(device)
-    collected: dict[str, list[np.ndarray]] = {key: [] for key in ("pert_cat", "pred", "truth", "pred_de", "truth_de")}
-    if uncertainty:
-        collected["logvar"] = []
+    collected: list[dict[str, np.ndarray]] = []
     for batch in loader:
         batch = batch.to(device)
         with torch.no_grad():
             out = model(batch)
         pred = (out[0] if uncertainty else out).cpu().numpy()
         truth = batch.y.cpu().numpy()
-        collected["pert_cat"].append(np.array(batch.pert, dtype=object))
-        collected["pred"].append(pred)
-        collected["truth"].append(truth)
-        collected["pred_de"].append(_over_genes(pred, batch.de_idx))
-        collected["truth_de"].append(_over_genes(truth, batch.de_idx))
+        top = {"pred_de": _over_genes(pred, batch.de_idx), "truth_de": _over_genes(truth, batch.de_idx)}
+        collected.append({"pert_cat": np.array(batch.pert, dtype=object), "pred": pred, "truth": truth, **top})
         if uncertainty:
-            collected["logvar"].append(out[1].cpu().numpy())
-    results = {key: np.concatenate(arrays) for key, arrays in collected.items()}
+            collected[-1]["logvar"] = out[1].cpu().numpy()
+    results = {key: np.concatenate([arrays[key] for arrays in collected]) for key in collected[0]}
     results["pert_cat"] = results["pert_cat"].astype(str)
     return results
 

@@ -121,14 +121,11 @@ def locate(options: Any) -> tuple[Path, Path]:
     from gears.data.screen.prepare import find_screen, locate_screen
 
     folder = user_path(options.work_dir if options.dataset is None else options.data)
-    if options.dataset is None:
-        found = locate_screen(options.data, folder)
-    elif folder.is_dir():
-        found = find_screen(folder, options.dataset)
-    else:
+    if options.dataset is not None and not folder.is_dir():
         msg = f"--dataset names a screen in a folder, but DATA {options.data} is no folder"
         raise NotADirectoryError(msg)
-    return (named(found), named(found).parent) if is_prepared(found) else (found, folder)
+    screen = locate_screen(options.data, folder) if options.dataset is None else find_screen(folder, options.dataset)
+    return (named(screen), named(screen).parent) if is_prepared(screen) else (screen, folder)
 
 
 def open_screen(options: Any) -> PertData:
@@ -245,15 +242,9 @@ def run_prepare(arguments: list[str]) -> None:
     from gears.pertdata import PertData, PertDataOptions
 
     file = locate_screen(options.file, user_path(options.work_dir))
-    load_options = changed_of(options, LoadOptions)
-    if options.guides is not None:
-        load_options["guides"] = options.guides
-    if options.workers != 1:
-        load_options["workers"] = options.workers
-    if options.dask is not None:
-        load_options["dask"] = options.dask
+    reading = {name: options[name] for name in ("guides", "workers", "dask") if options[name] not in (None, 1)}
     data = PertData(options.work_dir, **values_of(options, PertDataOptions))
-    data.load(data_path=file, **load_options)
+    data.load(data_path=file, **reading, **changed_of(options, LoadOptions))
     report, folder = data.summary(), str(Path(str(data.dataset_path)))
     show(options, {"folder": folder, **report.to_dict()}, f"{report}\n\nprepared: {folder}")
 

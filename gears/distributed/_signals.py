@@ -84,8 +84,8 @@ def stop_requested() -> bool:
 
 def who_was_asked(reducer: Reducer, device: torch.device) -> str:
     """Which signal asked which worker to stop, such as ``"SIGTERM to worker 1 of 2"``; every worker calls it."""
-    own = torch.tensor([_asked_by[0] if _asked_by else 0], device=device)
-    asked = {rank: number for rank, number in enumerate(reducer.gather(own).flatten().tolist()) if number}
+    number_1 = torch.tensor([_asked_by[0] if _asked_by else 0], device=device)
+    asked = {rank: number for rank, number in enumerate(reducer.gather(number_1).flatten().tolist()) if number}
     if not asked:
         return "a request"
     name = signal_name(next(iter(asked.values())))

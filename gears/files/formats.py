@@ -59,12 +59,10 @@ def write_npz(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
 
 
 def plain_adata(obs: pd.DataFrame, var: pd.DataFrame, **more: Any) -> AnnData:
-    """An AnnData with these annotations and `more` fields that every version of anndata can write.
-
-    Strings are Python objects, also where pandas infers another type (``future.infer_string``).
-    """
+    """An AnnData with these annotations and `more` fields that every version of anndata can write."""
     from anndata import AnnData
 
+    # strings are Python objects, also where pandas infers another type
     with pd.option_context("future.infer_string", False):
         return AnnData(obs=_with_object_strings(obs), var=_with_object_strings(var), **more)
 
@@ -177,10 +175,7 @@ def read_tensors(path: str | Path, device: str | torch.device = "cpu") -> Any:
 
 
 def content_hash(*values: Any) -> str:
-    """SHA-256 (hex) of arrays, bytes and JSON-like values, in order.
-
-    Arrays enter with dtype and shape, so that equal bytes of another shape differ.
-    """
+    """SHA-256 (hex) of arrays (with dtype and shape), bytes and JSON-like values, in order."""
     digest = hashlib.sha256()
     for value in values:
         if isinstance(value, np.ndarray) and value.dtype.kind not in "OUT":
@@ -216,10 +211,7 @@ def file_checksum(path: Path) -> str:
 
 
 def check_file(folder: Path, name: str, checksums: Mapping[str, str], *, whole: bool = False) -> None:
-    """Compare a file with its recorded checksum: ValueError where they differ; a file without one is not checked.
-
-    `name` is relative to the folder, with ``/``; `whole` also checks files larger than :data:`LARGEST_CHECKED`.
-    """
+    """Compare a file with its recorded checksum, if it has one; `whole`: also one above :data:`LARGEST_CHECKED`."""
     path, expected = folder / name, checksums.get(name)
     if expected is None or (not whole and path.stat().st_size > LARGEST_CHECKED):
         return

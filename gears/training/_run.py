@@ -209,6 +209,7 @@ class Run:
         """After an evaluated epoch: a line for the user (rank 0) and for the bar, files and loggers."""
         if not engine.evaluates(record["epoch"]):
             return
+        # while the learning rate rises, an epoch is no candidate: it would be best by chance
         if self.validation.n_conditions and record["epoch"] > engine.best_after:
             engine.progress.condition_scores.append(torch.from_numpy(self.validation.condition_scores))
         if engine.is_main and self.options.verbose:

@@ -201,12 +201,9 @@ def run_facts(options: TrainOptions, per_step: int, world_size: int) -> dict[str
 
 def check_facts(here: Mapping[str, Any], there: Mapping[str, Any], where: str) -> None:
     """Raise ValueError with both values of each option that differs."""
-    differing = [
-        f"{name}: {there[name]} there, {here[name]} here"
-        for name in here
-        if name in there and there[name] != here[name]
-    ]
-    _raise_if_different(differing, where, "give the same options, or train into another folder or without resume")
+    _raise_if_different(
+        _differences(here, there), where, "give the same options, or train into another folder or without resume"
+    )
 
 
 def check_parts(here: ModelParts, there: ModelParts, where: str) -> None:
@@ -216,11 +213,7 @@ def check_parts(here: ModelParts, there: ModelParts, where: str) -> None:
     if (here.split and here.split.hash) != (there.split and there.split.hash):
         differing.append(_different_splits(there.split, here.split))
         del this_model["co-expression graph"]  # it is that of the training cells
-    differing += [
-        f"{key}: {saved_model[key]} there, {this_model[key]} here"
-        for key in this_model
-        if this_model[key] != saved_model[key]
-    ]
+    differing += _differences(this_model, saved_model)
     for list_name in ("gene_names", "pert_names"):
         names_here, names_there = getattr(here, list_name), getattr(there, list_name)
         if names_here != names_there:
@@ -239,23 +232,24 @@ def check_same_step(epoch: int, step: int, reducer: Reducer, device: torch.devic
 
 def _different_splits(there: Split | None, here: Split | None) -> str:
     """Both splits by kind and seed; or that only their conditions differ."""
-    names = [f"{split.name}, seed {split.seed}" if split else "none" for split in (there, here)]
-    if names[0] == names[1]:
-        return f"split: {names[0]} on both sides, with other conditions or options"
-    return f"split: {names[0]} there, {names[1]} here"
+    name_there, name_here = (f"{split.name}, seed {split.seed}" if split else "none" for split in (there, here))
+    if name_there == name_here:
+        return f"split: {name_there} on both sides, with other conditions or options"
+    return f"split: {name_there} there, {name_here} here"
 
 
 def _identity(parts: ModelParts) -> dict[str, Any]:
     """Short values that identify a model."""
-    go, coexpress = parts.go, parts.coexpress
-    return {
-        "screen": str(parts.provenance.get("screen_hash", ""))[:16],
-        "perturbation graph": f"{go.edge_index.shape[1]} edges ({content_hash(go.edge_index, go.weight)[:8]})",
-        "co-expression graph": (
-            f"{coexpress.edge_index.shape[1]} edges ({content_hash(coexpress.edge_index, coexpress.weight)[:8]})"
-        ),
-        **parts.config.to_dict(),
-    }
+    identity = {"screen": str(parts.provenance.get("screen_hash", ""))[:16]}
+    for name, graph in (("perturbation graph", parts.go), ("co-expression graph", parts.coexpress)):
+        identity[name] = f"{graph.edge_index.shape[1]} edges ({content_hash(graph.edge_index, graph.weight)[:8]})"
+    return identity | parts.config.to_dict()
+
+
+def _differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+    """Both values of each entry that differs."""
+    shared = [name for name in here if name in there]
+    return [f"{name}: {there[name]} there, {here[name]} here" for name in shared if there[name] != here[name]]
 
 
 def _raise_if_different(differing: list[str], where: str, advice: str) -> None:

@@ -162,10 +162,15 @@ def condition_tables(
     )
 
 
+def training_ids(pert_data: PertData) -> np.ndarray:
+    """Ids of the perturbed conditions of training, ascending."""
+    screen = pert_data.screen
+    return np.sort([screen.id_of(condition) for condition in perturbed_in(pert_data.split, "train")])
+
+
 def _evidence_weights(pert_data: PertData) -> np.ndarray:
     """Weights of every gene of every condition, from the training conditions' cells; 1 for the control."""
-    screen, statistics = pert_data.screen, pert_data.screen.statistics
-    train = np.sort([screen.id_of(condition) for condition in perturbed_in(pert_data.split, "train")])
+    screen, statistics, train = pert_data.screen, pert_data.screen.statistics, training_ids(pert_data)
     perturbed = np.array([not condition.is_control for condition in screen.conditions])
     weight_CG = np.ones((len(screen.conditions), len(screen.gene_names)), dtype=np.float32)
     if len(train):
@@ -240,16 +245,9 @@ class Objective(abc.ABC):
         lower_is_better: bool = True,
     ) -> None:
         self.tables, self.config = tables, config
+        self.device, self.dtype = tables.control_mean_G.device, tables.control_mean_G.dtype
         self._evaluate = evaluate
         self.metric, self.lower_is_better = f"val_{monitor}", lower_is_better
-
-    @property
-    def device(self) -> torch.device:
-        return self.tables.control_mean_G.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.tables.control_mean_G.dtype
 
     def over_workers(self, batch: Any, ids: Tensor, reducer: Reducer) -> GlobalBatch:
         return GlobalBatch.of(batch, ids.numpy(), len(self.tables.mask_CG), reducer, self.device)

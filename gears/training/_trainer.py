@@ -357,6 +357,7 @@ class TrainingEngine:
             self.scaler.step(optimizer)
             self.scaler.update()
         else:
+            # with `found_inf` above 0 the optimiser leaves weights and state unchanged, and the host need not wait
             optimizer.grad_scale, optimizer.found_inf = None, records.broken  # type: ignore[attr-defined]
             optimizer.step()
             del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
@@ -371,7 +372,7 @@ class TrainingEngine:
         for position, batch in enumerate(window):
             with torch.autocast(self.device.type, dtype=amp_dtype, enabled=options.use_amp):
                 loss = task.loss(called, batch, context, position)
-            if self.scaler.is_enabled():  # which skips steps by their gradients alone
+            if self.scaler.is_enabled():  # which skips steps by their gradients alone: after a broken step all are inf
                 loss = loss / (1 - records.broken)
             self.scaler.scale(loss).backward()
             exact = loss.detach().to(records.exact)

@@ -43,6 +43,7 @@ from gears.evaluation._fitted import settings_of
 from gears.evaluation.metrics._registry import condition_metrics, get_metric
 from gears.evaluation.truth import Truth
 from gears.prediction._stream import predict_changes
+from gears.training._tasks import training_ids
 from gears.training._workers import unwrap
 
 if TYPE_CHECKING:
@@ -90,14 +91,8 @@ def choose_network_weight(
 ) -> NetworkWeight:
     """Weight of the network at the epoch that is kept; 0 unless its gain over the prior is significant.
 
-    Parameters
-    ----------
-    scores_EKU
-        Monitored metric of each evaluated epoch, weight of :data:`WEIGHTS` and validation condition.
-    prior_U
-        The same metric of the prior alone, (U,).
-    kept
-        Place of the epoch whose weights are kept; None: the best one.
+    `scores_EKU` have the monitored metric of each evaluated epoch, weight of :data:`WEIGHTS` and validation condition,
+    `prior_U` that of the prior alone; `kept` is the place of the epoch whose weights are kept, by default the best.
 
     Examples
     --------
@@ -118,17 +113,14 @@ def choose_network_weight(
     best = int(gain_KU.mean(axis=1).argmax())
     gain = float(gain_KU[best].mean())
     p_value = chance_of(gain_KU, gain_EKU.reshape(-1, len(prior_U))) if gain > 0 else 1.0
+    # below five conditions even the best possible p value is above the level
     is_significant = len(prior_U) >= FEWEST_CONDITIONS and p_value <= LEVEL
     return NetworkWeight(WEIGHTS[best] if is_significant else 0.0, WEIGHTS[best], gain, p_value, len(prior_U))
 
 
 def kept_epoch(scores_EU: np.ndarray, *, lower_is_better: bool) -> int:
-    """Place of the epoch to keep of a complete run: the last one, unless another is significantly better.
-
-    With few validation conditions the best of many epochs is best by chance, and often one that is hardly trained.
-
-    `scores_EU`: monitored metric of each epoch and validation condition.
-    """
+    """Place of the epoch to keep of a complete run: the last one, unless another is significantly better."""
+    # with few validation conditions the best of many epochs is best by chance, and often one that is hardly trained
     gain_EU = np.nan_to_num(scores_EU[-1] - scores_EU if lower_is_better else scores_EU - scores_EU[-1])
     best = int(gain_EU.mean(axis=1).argmax())
     if gain_EU[best].mean() <= 0 or chance_of(gain_EU[[best]], gain_EU) > LEVEL:
@@ -147,6 +139,7 @@ def chance_of(gain_KU: np.ndarray, candidates_CU: np.ndarray) -> float:
         signs_DU[0] = 1.0  # the observed gains are one of the draws
     largest_D = (signs_DU @ _scaled(candidates_CU).T).max(axis=1)
     observed = float(_scaled(gain_KU).sum(axis=1).max())
+    # rounding must not put the observed signs, one of the draws, below themselves
     return float((largest_D >= observed - 1e-12 * abs(observed)).mean())
 
 
@@ -168,21 +161,16 @@ DEFAULT_METRICS = ("mse", "mse_top20_de", "pearson", "pearson_delta")
 class Validation:
     """Scores a network on the validation conditions, beside the prior where there is one.
 
-    Worker r predicts conditions r, r + W, ...; the workers' tables of per-condition values (float64, zero elsewhere)
-    are summed, so that every worker averages the same numbers in the same order as a single process would.
-
-    With a prior an epoch is scored as prior + weight x network, at the weight of
-    :data:`gears.training._validation.WEIGHTS` whose mean of the monitored metric is best.
+    With a prior an epoch is scored as prior + weight x network, at the one of :data:`WEIGHTS` whose mean of the
+    monitored metric is best.
 
     `truths`: what is compared with, one of each setting that has validation conditions; none give no metrics.
     `nodes`: perturbation-graph nodes of their conditions, setting after setting.
-    `metrics`, `monitor`: names of per-condition metrics, and the one that chooses epoch and weight.
-    `clip`: whether negative predictions are set to zero, as when predicting.
-    `prior`: what the network's changes are added to.
-    `mask_target`: leave each condition's own target genes out.
-    `condition_scores`: monitored metric of the last network scored, by weight and condition, (K, U); one row without a
-        prior.
+    `condition_scores`: monitored metric of the last network scored, by weight and condition, (K, U).
     """
+
+    # Worker r predicts conditions r, r + W, ...; the workers' tables of per-condition values (float64, zero elsewhere)
+    # are summed, so that every worker averages the same numbers in the same order as a single process would.
 
     def __init__(
         self,
@@ -220,12 +208,12 @@ class Validation:
         for row, weight in enumerate(self.weights):
             monitored_KU[row, mine] = self._scored(mine, weight, network_UG, [self.monitor.name])[:, 0]
         device = next(network.parameters()).device
-        self.condition_scores = _summed(monitored_KU, reducer, device)
+        self.condition_scores = reducer.sum(torch.from_numpy(monitored_KU).to(device)).cpu().numpy()
         means = np.array([_mean(row) for row in self.condition_scores])
         best = int(np.argmax(np.nan_to_num(means if self.monitor.higher_is_better else -means, nan=-np.inf)))
         values_UM = np.zeros((len(self.nodes), len(self.metrics)))
         values_UM[mine] = self._scored(mine, self.weights[best], network_UG, self.metrics)
-        scores = self._means(_summed(values_UM, reducer, device))
+        scores = self._means(reducer.sum(torch.from_numpy(values_UM).to(device)).cpu().numpy())
         return scores if self.prior is None else scores | {"network_weight": self.weights[best]}
 
     @cached_property
@@ -267,10 +255,6 @@ class Validation:
         return values_RM
 
 
-def _summed(values: np.ndarray, reducer: Reducer, device: torch.device) -> np.ndarray:
-    return reducer.sum(torch.from_numpy(values).to(device)).cpu().numpy()
-
-
 def _mean(values: np.ndarray) -> float:
     defined = values[~np.isnan(values)]
     return float(defined.mean()) if len(defined) else float("nan")
@@ -279,11 +263,7 @@ def _mean(values: np.ndarray) -> float:
 def validation_of(
     pert_data: PertData, monitor: str, prior: GenePrior | None = None, *, mask_target: bool = False
 ) -> Validation:
-    """Scorer of the validation part; its `monitor` is the metric that chooses the best epoch.
-
-    A metric over differential genes falls back to ``mse`` where the screen has no ranking, and one weighted by evidence
-    of change where no condition shows any.
-    """
+    """Scorer of the validation part, whose `monitor` chooses the best epoch: ``mse`` where that cannot be computed."""
     split, screen = pert_data.split, pert_data.screen_of("val")
     check_monitor(monitor)
     metrics: tuple[str, ...] = DEFAULT_METRICS
@@ -292,15 +272,10 @@ def validation_of(
         monitor = "mse" if monitor.endswith("_de") else monitor
     conditions = perturbed_in(split, "val")
     settings = settings_of(screen, conditions, perturbed_in(split, "train"))
-    truths = [
-        Truth.of(
-            setting.screen,
-            setting.conditions,
-            reference_mean_G=setting.means.reference_mean(),
-            pooled=setting.conditions,
-        )
-        for setting in settings
-    ]
+    truths = []
+    for setting in settings:
+        known: Any = {"reference_mean_G": setting.means.reference_mean(), "pooled": setting.conditions}
+        truths.append(Truth.of(setting.screen, setting.conditions, **known))
     if monitor == "relative_error" and not any(truth.reference_error > 0 for truth in truths):
         monitor = "mse"
     nodes = [pert_data.condition_nodes(conditions[row]) for setting in settings for row in setting.rows]
@@ -318,14 +293,9 @@ def check_monitor(monitor: str) -> None:
         raise ValueError(msg)
 
 
-def _train_ids(pert_data: PertData) -> np.ndarray:
-    screen = pert_data.screen
-    return np.sort([screen.id_of(condition) for condition in perturbed_in(pert_data.split, "train")])
-
-
 def train_mean(pert_data: PertData) -> np.ndarray:
     """Mean change of the training conditions, each counted once, (G,) float64."""
-    ids = _train_ids(pert_data)
+    ids = training_ids(pert_data)
     if not len(ids):
         return np.zeros(len(pert_data.screen.gene_names))
     return pert_data.screen.statistics.delta(ids).mean(axis=0)
@@ -334,10 +304,10 @@ def train_mean(pert_data: PertData) -> np.ndarray:
 def share_fitted(network: GEARSNetwork, pert_data: PertData, known_CG: np.ndarray | None = None) -> float | None:
     """Slope of predicted on measured changes of training conditions, sampling noise of the measured ones taken off.
 
-    Changes are deviations from their mean over conditions, of what is left beside `known_CG`, the known changes of all
-    conditions. None where the measured changes are little more than sampling noise.
+    Changes are deviations from their mean over conditions, of what is left beside `known_CG`; None where the measured
+    ones are little more than sampling noise.
     """
-    screen, ids = pert_data.screen, _train_ids(pert_data)
+    screen, ids = pert_data.screen, training_ids(pert_data)
     ids = ids[:: -(-len(ids) // _MOST_CONDITIONS)] if len(ids) else ids
     if len(ids) < 2:
         return None

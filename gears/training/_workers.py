@@ -85,12 +85,12 @@ class RunningStatistics:
 
     def values(self) -> list[Tensor]:
         """A copy of their values, for :meth:`put_back`."""
-        return [torch.cat([buffer.view(-1) for buffer in buffers]) for buffers in self._by_type]
+        return [nn.utils.parameters_to_vector(buffers) for buffers in self._by_type]
 
     def put_back(self, before: Sequence[Tensor], broken: Tensor) -> None:
         """Put values back where `broken`, on the device, is not 0."""
         for buffers, old in zip(self._by_type, before, strict=True):
-            new = torch.cat([buffer.view(-1) for buffer in buffers])
+            new = nn.utils.parameters_to_vector(buffers)
             parts = torch.where(broken > 0, old, new).split([buffer.numel() for buffer in buffers])
             views = [part.view_as(buffer) for part, buffer in zip(parts, buffers, strict=True)]
             torch._foreach_copy_(buffers, views)
