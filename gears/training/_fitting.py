@@ -328,9 +328,6 @@ def fitted_prior(pert_data: PertData, parts: ModelParts, options: TrainOptions) 
     return prior_of(pert_data, inputs=parts.inputs)
 
 
-logger = logging.getLogger(__name__)
-
-
 @dataclass
 class Fold:
     """A model that is made and trained on each split that it is fitted to: a method of :func:`compare`."""
