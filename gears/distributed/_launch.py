@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
-from typing import Any, ClassVar
+from typing import Any
 
 import cloudpickle
 import torch
@@ -41,8 +41,6 @@ LESS_MEMORY = "use fewer workers, a smaller batch_size, or a machine with more m
 @dataclass(frozen=True)
 class ChildSetup:
     """Plain data that a worker needs to join the others."""
-
-    UNGUARDED_EXIT: ClassVar[int] = 86
 
     port: int
     devices: tuple[str, ...]
@@ -128,6 +126,7 @@ STOPPED_SECONDS = 1.0
 _SPAWNING = threading.Lock()
 
 _GUARD = 'put the code that trains under\nif __name__ == "__main__":'
+_UNGUARDED_EXIT = 86
 _UNGUARDED = f"the script starts worker processes but has no guard: {_GUARD}"
 
 
@@ -136,8 +135,7 @@ class WorkerError(RuntimeError):
 
     def __init__(self, message: str, *, rank: int, details: str = "") -> None:
         super().__init__(message)
-        self.rank = rank
-        self.details = details
+        self.rank, self.details = rank, details
 
 
 @dataclass(frozen=True)
@@ -166,10 +164,8 @@ class Worker:
 
     def note_stopped(self, seconds: float, world_size: int) -> None:
         """Count the seconds for which the process is stopped (SIGSTOP, a debugger); warn of it once."""
-        number = stopping_signal(self.process.pid) if self.running else None
-        before = self.stopped_for
-        self.stopped_for = 0.0 if number is None else before + seconds
-        self.stopped_by = number
+        number, before = stopping_signal(self.process.pid) if self.running else None, self.stopped_for
+        self.stopped_by, self.stopped_for = number, 0.0 if number is None else before + seconds
         if before < STOPPED_SECONDS <= self.stopped_for:
             name, remedy = signal_name(number or 0), f"`kill -CONT {self.process.pid}` lets it go on"
             logger.warning("worker %d of %d is stopped by %s: %s", self.rank, world_size, name, remedy)
@@ -268,7 +264,7 @@ class Group:
 def exit_unguarded_child() -> None:
     """End a spawned child that runs an unguarded script again (it would start more workers)."""
     if getattr(mp.process.current_process(), "_inheriting", False):
-        os._exit(ChildSetup.UNGUARDED_EXIT)
+        os._exit(_UNGUARDED_EXIT)
 
 
 def check_not_daemonic() -> None:
@@ -405,8 +401,7 @@ def _running(groups: Iterable[Group]) -> list[Worker]:
 
 def _wait(groups: Collection[Group]) -> None:
     """Wait until a worker sends something or ends, LOOK_SECONDS at most."""
-    start = time.monotonic()
-    running = _running(groups)
+    start, running = time.monotonic(), _running(groups)
     sources: list[Any] = [worker.process.sentinel for worker in running]
     sources += [worker.channel for worker in running if not worker.channel.closed]
     wait(sources, timeout=LOOK_SECONDS)
@@ -464,7 +459,7 @@ def describe_failure(workers: Sequence[Worker]) -> WorkerError:
     silent = stopped or [worker for worker in workers if not worker.failed and not worker.finished]
     if silent and len(waiting) == len(failed):
         return _describe_missing(silent, waiting, len(workers))
-    if any(worker.process.exitcode == ChildSetup.UNGUARDED_EXIT for worker in failed):
+    if any(worker.process.exitcode == _UNGUARDED_EXIT for worker in failed):
         raise SystemExit(_UNGUARDED)
     ended = [worker for worker in failed if worker.error is None]
     if ended:

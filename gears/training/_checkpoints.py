@@ -326,12 +326,13 @@ def restore(trained: Trained, content: Mapping[str, Any], *, restore_random: boo
     if trained.scheduler is not None and "scheduler" in content:
         trained.scheduler.load_state_dict(content["scheduler"])
     same_workers = content["world_size"] == trained.reducer.world_size
-    losses = content["losses"]
-    # with another number of workers each takes the mean of all losses: the epoch's mean loss stays the same
-    loss_sum = losses[trained.reducer.rank] if same_workers else losses.mean()
-    if trained.options.reproducible:  # all are equal, and their mean would be rounded
-        loss_sum = losses[0]
-    trained.progress.loss_sum = float(loss_sum)
+    losses = content.get("losses")
+    if losses is not None:  # an early release wrote none
+        # with another number of workers each takes the mean of all losses: the epoch's mean loss stays the same
+        loss_sum = losses[trained.reducer.rank] if same_workers else losses.mean()
+        if trained.options.reproducible:  # all are equal, and their mean would be rounded
+            loss_sum = losses[0]
+        trained.progress.loss_sum = float(loss_sum)
     if restore_random and same_workers:
         trained.restored_random = content["random"][trained.reducer.rank].cpu()
 
