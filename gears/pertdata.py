@@ -330,7 +330,11 @@ class PertData(Shown):
         self.dataset_name = named(screen.folder).name
         self.gene_names = pd.Series(screen.gene_names, index=screen.gene_ids, name="gene_name", dtype=object)
         self.node_map = {gene: i for i, gene in enumerate(screen.gene_names)}
-        self._set_nodes(annotation)
+        options: Any = {"gene_set": self._gene_set, "default_pert_graph": self.default_pert_graph}
+        self.pert_names = graph_genes(annotation, screen.gene_names, screen.perturbed_genes, **options)
+        self._nodes = PerturbationNodes(self.pert_names, screen)
+        self.node_map_pert = self._nodes.number
+        self._label_nodes = [self._nodes.of_label(*label) for label in screen.condition_of_label.items()]
 
     @property
     def split(self) -> Split | None:
@@ -475,11 +479,3 @@ class PertData(Shown):
         """Nodes that a label perturbs in its own order, [-1] for the control: ``pert_idx`` of its cells."""
         genes = [gene for gene in split_label(pert_category) if gene != CONTROL_LABEL]
         return [node for gene in genes for node in self.condition_nodes(gene)] or [-1]
-
-    def _set_nodes(self, annotation: GeneAnnotation) -> None:
-        screen = self.screen
-        options: Any = {"gene_set": self._gene_set, "default_pert_graph": self.default_pert_graph}
-        self.pert_names = graph_genes(annotation, screen.gene_names, screen.perturbed_genes, **options)
-        self._nodes = PerturbationNodes(self.pert_names, self.whole_screen)
-        self.node_map_pert = self._nodes.number
-        self._label_nodes = [self._nodes.of_label(*named) for named in screen.condition_of_label.items()]
