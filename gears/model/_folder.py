@@ -24,7 +24,6 @@ from gears.data.splits._split import Split, perturbed_in
 from gears.files._atomic import new_folder
 from gears.files._manifest import MANIFEST, FolderFormat
 from gears.files._paths import check_folder, link_target, user_path
-from gears.files._tensors import read_tensors, write_tensors
 from gears.files.formats import (
     check_file,
     checksums_of,
@@ -33,8 +32,10 @@ from gears.files.formats import (
     need_types,
     read_json,
     read_npz,
+    read_tensors,
     write_json,
     write_npz,
+    write_tensors,
 )
 from gears.graphs._custom import GraphMaker, Graphs, coexpression_graph_of, go_graph_of
 from gears.graphs._graph import Graph

@@ -290,7 +290,7 @@ def test_bad_values_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: P
 def test_the_kind_of_error_gives_the_exit_code(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import gears.cli._simulate as command
+    import gears.cli._screens as command
 
     def run_with(error: BaseException) -> tuple[int, str]:
         def run(_: list[str]) -> None:
@@ -355,9 +355,9 @@ def check_config(path: Path) -> None:
     left = yaml.safe_load(path.read_text())
     assert {"data": "screen.h5ad", "epochs": 1, "batch_size": 8, "seed": 1}.items() <= left.items()
     assert not {"quiet", "json", "config"} & set(left)
-    from gears.cli._train import make_parser
+    from gears.cli._train import train_parser
 
-    again = make_parser()
+    again = train_parser()
     assert yaml.safe_load(again.resolved(again.parse_args(["--config", str(path)]))) == left
 
 
