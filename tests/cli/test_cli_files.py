@@ -155,9 +155,8 @@ def test_predictions_of_a_file_and_of_all_pairs(tmp_path: Path, capsys: pytest.C
     assert "no perturbation" in refused(capsys, "predict", tmp_path / "model", "--file", tmp_path / "empty.txt")
 
 
-@pytest.mark.slow
 def test_training_prepares_into_the_work_folder(
-    tmp_path: Path, toy_adata: AnnData, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, toy_adata: AnnData, quick_workers: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also a folder that is no zarr store or 10x folder: nothing is written beside the user's data."""
     (tmp_path / "data" / "published").mkdir(parents=True)
@@ -169,9 +168,8 @@ def test_training_prepares_into_the_work_folder(
     assert [path.name for path in (tmp_path / "data").rglob("*")] == ["published", "perturb_processed.h5ad"]
 
 
-@pytest.mark.slow
 def test_own_graphs_vectors_and_an_ontology(
-    tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]], quick_workers: None, capsys
 ) -> None:
     from gears import GEARS, PertData
 
