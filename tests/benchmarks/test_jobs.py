@@ -234,7 +234,7 @@ def test_gpu_check_on_the_cpu_with_torch_numpy_and_scipy_alone(tmp_path: Path) -
     assert "published network, batch 32" in verdicts
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_gpu_check_on_a_pretended_gpu(tmp_path: Path) -> None:
     reason = no_pretended_gpu()

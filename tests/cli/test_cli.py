@@ -465,6 +465,8 @@ def test_the_installed_command_warns_once_and_ends_with_130_on_ctrl_c(screen: Pa
     assert err.endswith("gears train: interrupted; --resume continues from the last checkpoint, if one was written\n")
     assert "Traceback" not in err
     assert "".join(seen).count("not in the annotation") == 1
+    epochs = re.findall(r"^epoch +(\d+)/", "".join(seen) + err, flags=re.MULTILINE)
+    assert len(set(epochs)) == len(epochs), "only one worker reports"
 
 
 def test_the_installed_command_gives_exit_codes(tmp_path: Path) -> None:

@@ -96,9 +96,8 @@ def test_an_ensemble_predicts_mean_and_spread(outcomes: list[RunOutcome]) -> Non
     assert ensemble.predict(gene)[gene] == pytest.approx(predicted[gene])
 
 
-@pytest.mark.slow
 def test_an_ensemble_is_trained_in_one_call_and_does_not_depend_on_how_many_are_trained_at_once(
-    screens: Path, monkeypatch: pytest.MonkeyPatch
+    screens: Path, monkeypatch: pytest.MonkeyPatch, quick_workers: None
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # so that threads are those that the package chooses
     config = configuration(screens, dtype="float32", objective="moments", batch_size=None)
