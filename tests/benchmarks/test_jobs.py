@@ -33,7 +33,11 @@ LONG = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in run.JOBS]
 )
-def test_small_form(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_small_form(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    if name not in LONG:
+        request.getfixturevalue("quick_workers")
     small = run.JOBS[name].small
     if isinstance(small, str):
         run.main([name, "--small"])
