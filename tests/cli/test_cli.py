@@ -22,6 +22,7 @@ from gears.cli.completion import SHELLS, command_tree, parser_of
 from gears.cli.main import COMMANDS
 from gears.training.options import TrainOptions
 
+TRAIN = ["train", "a.h5ad", "--save-path", "m"]
 GEARS = Path(sys.executable).with_name("gears")
 TINY = [
     "--n-genes", "40", "--n-singles", "10", "--n-pairs", "8", "--cells-per-condition", "12", "--n-control", "40",
@@ -142,6 +143,12 @@ def test_several_problems_are_a_line_each(capsys: pytest.CaptureFixture[str]) ->
         (["train", "a.h5ad", "--epochs"], "--epochs needs a value; it is a whole number of at least 0"),
         (["predict", "m", "--top", "x"], "--top must be a whole number, got 'x'"),
         (["predict", "m", "--all-pairs=1"], "--all-pairs takes no value, got '1'"),
+        (
+            [*TRAIN, "--max-residual", "a"],
+            "--max-residual must be a share of the control's expression above 0, such as 0.3, got 'a'",
+        ),
+        ([*TRAIN, "--train-gene-set-size", "q"], "--train-gene-set-size must be a number from 0 to 1, got 'q'"),
+        ([*TRAIN, "--timeout", "soon"], "--timeout must be a number, got 'soon'"),
         (["train", "a.h5ad", "--xyz", "1"], "unknown option --xyz; `gears train --help-all` lists the options"),
     ],
 )

@@ -198,23 +198,3 @@ def test_own_graphs_vectors_and_an_ontology(
     )
     again.load("mine")
     assert "GO:0000099" in again.annotation.terms
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--epochs", "three"], "--epochs must be a whole number of at least 0"),
-        (["--min-cells", "two"], "--min-cells must be a whole number of at least 1, got 'two'"),
-        (["--max-residual", "a"], "--max-residual must be a share of the control's expression above 0"),
-        (["--train-gene-set-size", "q"], "--train-gene-set-size must be a number"),
-        (["--timeout", "soon"], "--timeout must be"),
-    ],
-)
-def test_values_of_another_type_are_answered_in_plain_words(
-    options: list[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", "screen.h5ad", "--save-path", "model", *options]) == 2
-    told = capsys.readouterr().err
-    assert expected in told
-    assert repr(options[1]) in told
-    assert not any(word in told for word in ("Union", "Parser key", "<class"))

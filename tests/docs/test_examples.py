@@ -8,6 +8,7 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -17,23 +18,17 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 DEMO = ["--n-genes", 40, "--n-singles", 10, "--n-pairs", 24, "--epochs", 1]
 
 
-class Example:
-    """Runs examples in this process; their workers start at once (see `driving.workers_by_fork`)."""
-
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
-        monkeypatch.chdir(folder)
-
-    def run(self, name: str, *arguments: object) -> str:
-        """What the example prints."""
-        self.monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
-        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
-        return self.capsys.readouterr().out
-
-
 @pytest.fixture
-def example(tmp_path: Path, monkeypatch, capsys, quick_workers: None) -> Example:
-    return Example(tmp_path, monkeypatch, capsys)
+def run(tmp_path: Path, monkeypatch, capsys, quick_workers: None) -> Callable[..., str]:
+    """Runs an example in this process, in an empty folder; what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(name: str, *arguments: object, as_name: str = "__main__") -> str:
+        monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        runpy.run_path(str(EXAMPLES / name), run_name=as_name)
+        return capsys.readouterr().out
+
+    return run
 
 
 def script(name: str, *arguments: object, folder: Path, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -47,19 +42,18 @@ def script(name: str, *arguments: object, folder: Path, code: int = 0) -> subpro
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
-def test_a_worker_that_imports_an_example_again_does_nothing(path: Path, example: Example) -> None:
+def test_a_worker_that_imports_an_example_again_does_nothing(path: Path, run) -> None:
     """What starts workers is guarded: a spawned worker runs the file under this name."""
-    runpy.run_path(str(path), run_name="__mp_main__")
-    assert (example.capsys.readouterr().out, list(example.folder.iterdir())) == ("", [])
+    assert (run(path.name, as_name="__mp_main__"), list(Path().iterdir())) == ("", [])
 
 
-def test_demo_then_the_prediction_script(example: Example, caplog: pytest.LogCaptureFixture) -> None:
-    output = example.folder / "demo_output"
+def test_demo_then_the_prediction_script(run, caplog) -> None:
+    output = Path("demo_output")
     (output / "model").mkdir(parents=True)  # what an earlier demo left does not matter
     for name in ("screen.h5ad", "model/notes.txt"):
         (output / name).write_text("of an earlier demo")
     with caplog.at_level(logging.INFO, logger="gears"):
-        out = example.run("demo.py", *DEMO)
+        out = run("demo.py", *DEMO)
     assert "best baseline" in caplog.text
     assert (output / "report" / "report.html").is_file()
     assert out.rstrip().splitlines()[-3].strip() == "demo_output/report/report.html"
@@ -67,61 +61,61 @@ def test_demo_then_the_prediction_script(example: Example, caplog: pytest.LogCap
     assert predicted.shape[1] == 40
 
     pair = str(predicted.index[0])
-    example.run("predict.py", output / "model", pair, "--output", "again.csv")
+    run("predict.py", output / "model", pair, "--output", "again.csv")
     again = pd.read_csv("again.csv", index_col=0)
     pd.testing.assert_frame_equal(again, predicted.loc[[pair]], rtol=1e-5)
 
 
-def test_the_training_script(example: Example) -> None:
+def test_the_training_script(run, capsys) -> None:
     from gears.simulate import simulate_to_h5ad
 
     simulate_to_h5ad("tiny.h5ad", n_genes=40, n_singles=10, n_pairs=8, cells_per_condition=12, n_control=40)
     arguments = ["--data", "tiny.h5ad", "--cpu-workers", 2, "--epochs", 1, "--small-graph"]
-    out = example.run("train_ddp_example.py", *arguments, "--save-path", "model")
+    out = run("train_ddp_example.py", *arguments, "--save-path", "model")
     assert "trained on cpu, cpu" in out
-    assert (example.folder / "model" / "manifest.json").is_file()
-    assert sorted(path.name for path in example.folder.iterdir()) == ["model", "tiny.h5ad", "train_output"]
+    assert Path("model/manifest.json").is_file()
+    assert sorted(path.name for path in Path().iterdir()) == ["model", "tiny.h5ad", "train_output"]
     with pytest.raises(SystemExit) as ended:
-        example.run("train_ddp_example.py", "--data", example.folder, "--save-path", "model")
+        run("train_ddp_example.py", "--data", ".", "--save-path", "model")
     assert ended.value.code == 2
-    assert "--dataset" in example.capsys.readouterr().err
+    assert "--dataset" in capsys.readouterr().err
 
 
-def test_the_basic_example(example: Example, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_basic_example(run, caplog) -> None:
     with caplog.at_level(logging.INFO, logger="gears"):
-        example.run("basic.py", "out")
+        run("basic.py", "out")
     assert "best baseline" in caplog.text
-    assert (example.folder / "out" / "model" / "manifest.json").is_file()
+    assert Path("out/model/manifest.json").is_file()
 
 
-def test_the_split_types_example(example: Example) -> None:
-    lines = example.run("split_types.py", "out").splitlines()
+def test_the_split_types_example(run) -> None:
+    lines = run("split_types.py", "out").splitlines()
     assert [line.split("  ")[0] for line in lines][:3] == ["simulation", "simulation_single", "combo_seen0"]
     assert len(lines) == 10
     assert "test 2" in lines[-1]
 
 
-def test_the_uncertainty_example(example: Example) -> None:
-    assert sum("+-" in line for line in example.run("uncertainty.py", "out").splitlines()) == 5
+def test_the_uncertainty_example(run) -> None:
+    assert sum("+-" in line for line in run("uncertainty.py", "out").splitlines()) == 5
 
 
-def test_the_all_pairs_example(example: Example) -> None:
+def test_the_all_pairs_example(run) -> None:
     from anndata import read_h5ad
 
-    lines = example.run("all_pairs.py", "out").splitlines()
+    lines = run("all_pairs.py", "out").splitlines()
     assert lines[0].split() == ["rank", "condition", "gene_1", "gene_2", "score"]
     assert len(lines) == 7
     assert "all 91 pairs" in lines[-1]
     assert read_h5ad("out/pairs.h5ad").shape == (91, 60)
 
 
-def test_the_comparison_example(example: Example) -> None:
-    assert "half" in example.run("compare_methods.py", "out")
+def test_the_comparison_example(run) -> None:
+    assert "half" in run("compare_methods.py", "out")
     assert "half" in Path("out/report/report.html").read_text(encoding="utf-8")
 
 
-def test_one_worker_against_two(example: Example) -> None:
-    out = example.run("single_vs_multi.py", "--epochs", 1)
+def test_one_worker_against_two(run) -> None:
+    out = run("single_vs_multi.py", "--epochs", 1)
     assert float(re.findall(r"predictions differ by at most (\S+)", out)[0]) < 1e-6
 
 
