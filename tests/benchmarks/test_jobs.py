@@ -23,8 +23,8 @@ from check_right import BLOCK, WITHOUT
 FOLDER = Path(run.__file__).parent
 PRETENDED = Path(__file__).resolve().parents[1] / "fakecuda"
 LONG = {
-    "reproducible", "memory", "main_job", "scaling", "side_by_side", "scale", "scale_large", "stages", "published", "network", "head",
-    "vs_cell_gears",
+    "reproducible", "memory", "main_job", "scaling", "side_by_side", "scale", "scale_large", "stages", "published",
+    "network", "head", "vs_cell_gears",
 }  # fmt: skip
 """Jobs whose small form still takes more than 10 CPU seconds, most by several starts; make test-long runs them."""
 
