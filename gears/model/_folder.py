@@ -20,6 +20,7 @@ from gears.conditions import Condition
 from gears.core._installation import __version__
 from gears.core._messages import shorten
 from gears.data.screen._contexts import ModelContexts
+from gears.data.screen._spelling import Spelling
 from gears.data.splits._split import Split
 from gears.files._atomic import new_folder
 from gears.files._manifest import MANIFEST, FolderFormat
@@ -84,6 +85,8 @@ class ModelParts:
     """Whether the screen has no value below 0: predictions below 0 are then set to 0 by default."""
     inputs: PriorInputs = dataclasses.field(default_factory=PriorInputs)
     """Tables that the prior reads beside the screen, and the perturbation embedding starts from; not saved."""
+    spelling: Spelling = dataclasses.field(default_factory=Spelling)
+    """How the screen's own labels were written: predictions understand them, too."""
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Name and content hash of the screen, training options, versions."""
 
@@ -179,6 +182,7 @@ class ModelParts:
             "genes_hash": content_hash(list(self.gene_names)),
             "n_genes": len(self.gene_names),
             "n_perts": len(self.pert_names),
+            "spelling": self.spelling.to_dict(),
             "provenance": dict(self.provenance),
             "versions": {"gears": __version__, "python": platform.python_version()}
             | {name: metadata.version(name) for name in packages},
@@ -323,6 +327,7 @@ def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
         prior=_read_prior(path, config["prior"], len(gene_names), len(pert_names)),
         contexts=contexts,
         nonnegative=bool(config.get("nonnegative", True)),
+        spelling=Spelling.from_dict(manifest.get("spelling")),
         provenance=manifest.get("provenance", {}),
     )
 
@@ -417,6 +422,7 @@ def build_parts(pert_data: PertData, config: ModelConfig, graphs: CustomGraphs |
         split=pert_data.split,
         fitted_parts=(),
         inputs=PriorInputs.of(pert_data, config.hidden_size, graphs.pert_embedding),
+        spelling=screen.spelling,
         provenance={"dataset": pert_data.dataset_name, "screen_hash": screen.content_hash, "scale": screen.scale},
     )
 
