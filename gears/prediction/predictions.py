@@ -396,15 +396,21 @@ def requested_conditions(
     ValueError
         No condition, an empty one, or a name of two genes of the model.
     """
-    if isinstance(entries, str | Condition):
-        entries = [entries]
-    conditions = [_requested_condition(entry, parts) for entry in entries]
+    conditions = [_requested_condition(entry, parts) for entry in entries_in(entries)]
     if not conditions:
         msg = "predict got no condition; give at least one, such as [['A', 'B']] or ['A+B', 'A']"
         raise ValueError(msg)
     names = _names_in_model((gene for condition in conditions for gene in condition.genes), parts)
     renamed = (replace(one, genes=tuple(names.get(gene, gene) for gene in one.genes)) for one in conditions)
     return tuple(dict.fromkeys(renamed))
+
+
+def entries_in(
+    conditions: str | Condition | Iterable[str | Sequence[str] | Condition],
+) -> Iterable[str | Sequence[str] | Condition]:
+    """A user's conditions; what is one condition, or none, is one entry."""
+    is_several = isinstance(conditions, Iterable) and not isinstance(conditions, str | Condition)
+    return conditions if is_several else [conditions]  # type: ignore[list-item, return-value]
 
 
 def listed_order(entries: Iterable[str | Sequence[str] | Condition]) -> dict[tuple[str, ...], tuple[str, ...]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gears.conditions import Condition
+from gears.core._numbers import whole_number
 from gears.core._options import divided
 from gears.data.splits._split import Split
 from gears.data.splits.folds import folds_like
@@ -69,6 +70,7 @@ def cross_validated(
     options: Mapping[str, Any],
 ) -> Comparison:
     """Cross-validate; see :meth:`gears.GEARS.cross_validate`."""
+    folds = whole_number("folds", folds, 2)
     training, scoring = divided("cross_validate", options, TrainOptions, CompareOptions)
     if training.save_path is not None:
         msg = "cross_validate keeps no model, so save_path has no effect; omit it"
