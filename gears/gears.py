@@ -387,7 +387,8 @@ class GEARS(Shown):
         ----------
         pert_list
             Conditions, each a list of genes (``["A", "B"]``), a label (``"A+B"``, ``"A+ctrl"``) or a single gene
-            (``"A"``). Another name of a gene (of human genes: MLL) means the gene that the model has (KMT2A).
+            (``"A"``), or a label as the screen has it (``"A+NT"``, ``"A_g2"``). Another name of a gene (of human
+            genes: MLL) means the gene that the model has (KMT2A).
         clip
             Set negative predictions to zero; by default where the training screen has no negative values.
         chunk
