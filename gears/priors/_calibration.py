@@ -110,8 +110,8 @@ class _Errors:
     variance_R: np.ndarray
     unseen_R: np.ndarray
     combined_R: np.ndarray
-    """Whether it is a combination of known genes: what is found for these is not mixed with known single genes, of
-    which less is known than their variance says."""
+    """Whether it is a combination of known genes, or of a gene that other settings perturb: what is found for these is
+    not mixed with known single genes of one setting, of which less is known than their variance says."""
 
     @classmethod
     def of(cls, found: LeftOut) -> _Errors:
@@ -134,7 +134,7 @@ class _Errors:
         return cls(
             rows, genes, error_RG, noise_RG, error_RT, noise_RT, change_RG[:, genes], np.maximum(mean_R, least), least,
             found.variance_C[rows], found.unseen_C[rows],
-            ~found.unseen_C[rows] & (sizes_of([data.sets[row] for row in rows.tolist()]) > 1),
+            ~found.unseen_C[rows] & ((sizes_of([data.sets[row] for row in rows.tolist()]) > 1) | (data.n_settings > 1)),
         )  # fmt: skip
 
     def scales(self, variance_R: np.ndarray) -> np.ndarray:
