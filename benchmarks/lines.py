@@ -3,8 +3,8 @@
     python benchmarks/run.py new_lines --seeds 10 11 12     simulated lines with known truth (settings.py)
     python benchmarks/run.py mcfaline --data FOLDER         the three lines of mcfaline2023_subset.h5ad
 
-``new_lines``: five lines train, of the sixth `known` conditions; thirty others are predicted, the same for every number.
-``error`` is the sum of squared errors over that of squared true changes of a condition, ``pearson_ref`` the
+``new_lines``: five lines train, of the sixth `known` conditions; thirty others are predicted, the same for every
+number. ``error`` is the sum of squared errors over that of squared true changes of a condition, ``pearson_ref`` the
 correlation of its predicted and true departures from the mean change in the other lines. Differences from none are
 paired over conditions, with 95 % intervals.
 

@@ -131,7 +131,8 @@ class Elsewhere:
         control_G = known.control_G
         if control_G is not None:
             control_G = _put(np.broadcast_to(control_G, (n_known, control_SG.shape[1])), settings, control_SG)
-        return dataclasses.replace(known, covariance=covariance, control_G=control_G)
+        setting_S = None if known.setting_S is None else _put(known.setting_S, settings, 1.0)
+        return dataclasses.replace(known, covariance=covariance, control_G=control_G, setting_S=setting_S)
 
     def with_context(self, prior: GenePrior, controls: Controls) -> GenePrior:
         """The prior with one more context, that of these control cells; its number is that of the contexts so far."""

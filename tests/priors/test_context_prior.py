@@ -102,9 +102,10 @@ def test_a_context_without_conditions_takes_the_mean_of_the_others():
     data, truth_KPG = setting_data(1.0, 0.0, contexts=(0, 2))
     prior = fit_prior(data, error_of(data.delta_CG)).prior
     at = [prior([NodeSet([node], context=context) for node in range(N_NODES)]) for context in range(3)]
-    np.testing.assert_allclose(at[1], (at[0] + at[2]) / 2, atol=0.05)
+    at = [change_PG - change_PG.mean(axis=0) for change_PG in at]  # levels are each context's own here
+    np.testing.assert_allclose(at[1], (at[0] + at[2]) / 2, atol=0.2)
     departure = truth_KPG[0] - truth_KPG[0].mean(axis=0)
-    assert np.corrcoef((at[1] - at[1].mean(axis=0)).ravel(), departure.ravel())[0, 1] > 0.95
+    assert np.corrcoef(at[1].ravel(), departure.ravel())[0, 1] > 0.95
     one, _ = setting_data(1.0, 0.0, contexts=(0,))
     alone = fit_prior(one, error_of(one.delta_CG)).prior
     pairs = [(node, (node + 1) % N_NODES) for node in range(N_NODES)]  # no context measured them
