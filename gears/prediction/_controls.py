@@ -12,7 +12,7 @@ import numpy as np
 from gears.data.checks._controls import control_cells
 from gears.data.reading._open import in_reach
 from gears.data.screen._contexts import ModelContexts
-from gears.priors._elsewhere import Controls
+from gears.priors._new_settings import Controls, with_context
 
 if TYPE_CHECKING:
     from gears.model._folder import ModelParts
@@ -66,5 +66,5 @@ def with_controls(parts: ModelParts, adata: Any, name: str | None = None) -> tup
     )
     prior = parts.prior
     if prior is not None:
-        prior = prior.with_context(Controls(mean_G, sd_G, float(cells.shape[0])))
+        prior = with_context(prior, Controls(mean_G, sd_G, float(cells.shape[0])))
     return dataclasses.replace(parts, contexts=contexts, prior=prior), name

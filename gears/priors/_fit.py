@@ -19,6 +19,7 @@ from gears.priors._elsewhere import OWN_SHARE, Elsewhere
 from gears.priors._kernels import KINDS, N_KINDS, NEW_KINDS, NEW_ONE, NEW_SEVERAL, kinds_of_sets, sizes_of, target_cells
 from gears.priors._magnitude import fit_magnitude
 from gears.priors._measured import Measured
+from gears.priors._new_settings import filled
 from gears.priors._prior import Effects, GenePrior, slopes_of_targets
 from gears.priors._process import Process, Regression, levels
 
@@ -91,7 +92,7 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     others = np.setdiff1d(np.arange(data.n_settings), prior.trained_settings)
     if len(others):
         control_SG = np.broadcast_to(data.control_variance(), data.control_mean_SG.shape)
-        prior = elsewhere.filled(prior, others, data.control_mean_SG[others], control_SG[others])
+        prior = filled(elsewhere, prior, others, data.control_mean_SG[others], control_SG[others])
     return FittedPrior(prior, found.left_out_CG)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from gears.files._mapped import check_compressed
-from gears.priors._elsewhere import Controls, Elsewhere, is_elsewhere
+from gears.priors._elsewhere import Elsewhere, is_elsewhere
 from gears.priors._head import Head
 from gears.priors._kernels import (
     N_KINDS,
@@ -160,13 +160,6 @@ class GenePrior:
         if self.measured is None:
             return np.arange(len(self.target_SG))
         return np.unique(settings_of(self.measured.sets, self.n_kinds))
-
-    def with_context(self, controls: Controls) -> GenePrior:
-        """The prior with one more context, of which the control cells are known; ValueError for earlier versions."""
-        if self.elsewhere is None:
-            msg = "this model was saved by an earlier version, which cannot predict for another line; train it again"
-            raise ValueError(msg)
-        return self.elsewhere.with_context(self, controls)
 
     def _elsewhere(self, sets: Sets) -> tuple[np.ndarray, Elsewhere] | None:
         """Rows of settings without training conditions and what is said of them; None where there are none."""
