@@ -132,7 +132,8 @@ class PerturbationModel(Shown):
         perturbations
             Labels, genes or lists of genes.
         **where
-            ``context=`` and ``perturbation_type=`` of a model that has several (:meth:`gears.GEARS.predict`).
+            ``context=`` and ``perturbation_type=`` of a model that has several, ``controls=`` for a line that no
+            training saw (:meth:`gears.GEARS.predict`).
 
         Returns
         -------

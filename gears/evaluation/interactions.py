@@ -236,14 +236,15 @@ def predict_interaction(
         msg = f"a genetic interaction is one of two different genes; found {pair.name!r}"
         raise ValueError(msg)
     first, second = list(combo) if not isinstance(combo, str | Condition) else pair.genes
-    predictions = model.predict([[first], [second], pair], clip=False)
+    singles = [Condition((gene,), pair.context, pair.kind) for gene in (first, second)]
+    predictions = model.predict([*singles, pair], clip=False)
     if len({condition.genes for condition in predictions.conditions}) == 1:
         msg = f"a genetic interaction is one of two different genes; {first} and {second} are names of one gene"
         raise ValueError(msg)
     if len(predictions) != 3:
         msg = (
-            f"this model predicts {len(predictions) // 3} contexts or types of perturbation; choose one: "
-            "interaction_scores over the delta_UG of model.predict(..., context=..., clip=False)"
+            f"this model predicts {len(predictions) // 3} contexts or types of perturbation; choose one, such as "
+            f"{predictions.conditions[2].name!r}"
         )
         raise ValueError(msg)
     if _is_assumed(predictions, predictions.conditions[2]):
