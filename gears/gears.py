@@ -42,6 +42,7 @@ from gears.model._folder import (
 from gears.model.config import CustomGraphs, ModelConfig, ModelOptions
 from gears.model.network import GEARSNetwork
 from gears.prediction import _stream as stream
+from gears.prediction._controls import with_controls
 from gears.prediction.predictions import Predictions, requested_conditions
 from gears.report.of_model import EvaluateCall, evaluate_model
 from gears.training._fitting import Fit, Seconds, TrainResult, cross_validated
@@ -51,6 +52,7 @@ from gears.training._workers import plain_state, unwrap
 from gears.training.options import TrainCall, TrainOptions
 
 if TYPE_CHECKING:
+    from anndata import AnnData
     from matplotlib.axes import Axes
 
     from gears.data.splits._split import Split
@@ -378,6 +380,7 @@ class GEARS(Shown):
         chunk: int = 32,
         context: str | Sequence[str] | None = None,
         perturbation_type: str | None = None,
+        controls: AnnData | None = None,
     ) -> Predictions:
         """Mean expression after each perturbation: control mean plus predicted change, deterministic.
 
@@ -387,7 +390,8 @@ class GEARS(Shown):
         ----------
         pert_list
             Conditions, each a list of genes (``["A", "B"]``), a label (``"A+B"``, ``"A+ctrl"``) or a single gene
-            (``"A"``). Another name of a gene (of human genes: MLL) means the gene that the model has (KMT2A).
+            (``"A"``), or a label as the screen has it (``"A+NT"``, ``"A_g2"``). Another name of a gene (of human
+            genes: MLL) means the gene that the model has (KMT2A).
         clip
             Set negative predictions to zero; by default where the training screen has no negative values.
         chunk
@@ -395,14 +399,22 @@ class GEARS(Shown):
         context, perturbation_type
             Context and perturbation type, in a model that has several; all of them by default. A label such as
             "A+ctrl [CRISPRi] @ K562" contains both.
+        controls
+            Control cells of a line that no training saw, in the units of the screen; genes are found by name. The
+            conditions are then predicted for it, as for a context whose conditions were held out; `context` is its
+            name, "controls" by default.
 
         Raises
         ------
         ValueError
-            An empty list or condition, a gene outside of the perturbation graph, or a name of two of its genes.
+            An empty list or condition, a gene outside of the perturbation graph, a name of two of its genes, or
+            controls that cannot be used.
         """
+        network, parts = self._predictor()
+        if controls is not None:
+            parts, context = with_controls(parts, controls, context)  # type: ignore[arg-type]
         where: Any = {"context": context, "perturbation_type": perturbation_type}
-        return stream.predict(*self._predictor(), pert_list, clip=clip, chunk=chunk, **where)
+        return stream.predict(network, parts, pert_list, clip=clip, chunk=chunk, **where)
 
     def pairs(self, genes: Iterable[str] | None = None) -> list[Condition]:
         """Every pair of some genes once, for :meth:`predict_to_file`; by default of those perturbed in training."""
@@ -418,12 +430,13 @@ class GEARS(Shown):
         overwrite: bool = False,
         device: DeviceLike = None,
         gpu_ids: GpuIds = None,
+        controls: AnnData | None = None,
     ) -> Path:
         """Predict any conditions into a file, chunk by chunk: memory does not grow with their number.
 
         Parameters
         ----------
-        pert_list, clip
+        pert_list, clip, controls
             As for :meth:`predict`; ``model.pairs()`` gives every pair.
         output
             An ``.h5ad`` or ``.zarr`` path for the content of :meth:`Predictions.to_adata`, in float32; it is returned.
@@ -435,7 +448,10 @@ class GEARS(Shown):
             Where the network computes, on several GPUs chunks in turn; by default where it is.
         """
         options: Any = {"clip": clip, "chunk": chunk, "overwrite": overwrite, "device": device, "gpu_ids": gpu_ids}
-        return stream.predict_to_file(*self._predictor(), pert_list, output, **options)
+        network, parts = self._predictor()
+        if controls is not None:
+            parts, options["context"] = with_controls(parts, controls)
+        return stream.predict_to_file(network, parts, pert_list, output, **options)
 
     def predict_all_pairs(
         self, genes: Iterable[str] | None = None, output: str | Path | None = None, *, values: str = "expression",

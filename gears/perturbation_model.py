@@ -132,7 +132,8 @@ class PerturbationModel(Shown):
         perturbations
             Labels, genes or lists of genes.
         **where
-            ``context=`` and ``perturbation_type=`` of a model that has several (:meth:`gears.GEARS.predict`).
+            ``context=`` and ``perturbation_type=`` of a model that has several, ``controls=`` for a line that no
+            training saw (:meth:`gears.GEARS.predict`).
 
         Returns
         -------
@@ -145,10 +146,13 @@ class PerturbationModel(Shown):
 
     def predictions(self, perturbations: Iterable[Query], **where: Any) -> Predictions:
         """The same as :class:`gears.prediction.Predictions`: ``.top(5)``, ``.to_frame()``, intervals, files."""
+        self._need_trained()
+        return self.gears.predict(perturbations, **where)
+
+    def _need_trained(self) -> None:
         if not self.is_trained:
             msg = "this model is not trained; call model.train() first, or PerturbationModel.load(path)"
             raise ValueError(msg)
-        return self.gears.predict(perturbations, **where)
 
     def top(self, condition: Query, n: int = 20) -> pd.DataFrame:
         """The n genes that change most under a perturbation (:meth:`gears.prediction.Predictions.top`)."""
@@ -186,6 +190,7 @@ class PerturbationModel(Shown):
             A row for each decisive metric (:func:`gears.evaluation.verdict_table`): means of the model and of the best
             baseline, their difference with a 95 % interval, and which is better. None if the part has no condition.
         """
+        self._need_trained()
         table = self.gears.evaluate(part, **options)
         return table if table is None or per_condition else verdict_table(table)
 
@@ -207,6 +212,7 @@ class PerturbationModel(Shown):
 
     def report(self, path: str | Path, part: str | None = None, **options: Any) -> Path:
         """Write the evaluation as an HTML page with tables and figures into a folder; returns the page's path."""
+        self._need_trained()
         if self.gears.evaluate(part, report=path, **options) is None:
             msg = f"the split has no perturbed condition in part {part or 'test'!r}; nothing to report"
             raise ValueError(msg)

@@ -55,10 +55,14 @@ def run_evaluate(arguments: list[str]) -> None:
     from gears.evaluation.verdict import verdict
     from gears.files._paths import need_file
     from gears.jobs.estimators import load_with_screen
+    from gears.model._folder import is_model
 
     screens.check_scores(options)
     if options.part not in (None, *PARTS):
         raise ValueError(unknown_name("part of the split", options.part, PARTS))
+    if is_model(options.data) and not is_model(options.model):
+        msg = f"MODEL and DATA are in the wrong order: gears evaluate {options.data} {options.model}"
+        raise ValueError(msg)
     need_file(options.model, "MODEL")
     pert_data = screens.open_screen(options)
     model = load_with_screen(options.model, pert_data, device=options.device)

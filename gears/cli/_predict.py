@@ -12,6 +12,8 @@ from gears.files._paths import check_output, user_path
 from gears.files._untrusted import listed_names
 
 if TYPE_CHECKING:
+    from anndata import AnnData
+
     from gears.gears import GEARS
 
 EPILOG = """examples:
@@ -21,6 +23,7 @@ EPILOG = """examples:
   gears predict models/run1 --file perturbations.txt --output predictions.h5ad
   gears predict models/run1 --all-pairs --output pairs.h5ad             (of all genes perturbed in training)
   gears predict models/run1 KLF1 AHR CEBPA --all-pairs --output pairs.zarr
+  gears predict models/run1 KLF1 --controls new_line.h5ad  (control cells of a line that no training saw)
 
 FILE holds one perturbation a line, such as AHR+KLF1. h5ad and zarr files are written chunk by chunk: expression in X,
 layers delta, sd (of the mean change, where the model has a prior) and cell_sd (spread of cells, with uncertainty).
@@ -39,6 +42,8 @@ def predict_parser() -> CommandParser:
     parser.add_argument("--file", help="file with one perturbation a line, beside or instead of GENES")
     text = "every pair of GENES, or of the genes perturbed in training"
     parser.add_argument("--all-pairs", action="store_true", help=text)
+    text = "h5ad file with control cells of a line that no training saw: predict for it"
+    parser.add_argument("--controls", metavar="FILE", help=text)
     parser.add_argument("--output", help=f"write all genes to this file ({', '.join(SUFFIXES)}) instead of printing")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT")
     parser.add_argument("--values", default="expression", help=f"what a CSV holds: {', '.join(VALUES)}")
@@ -59,16 +64,18 @@ def run_predict(arguments: list[str]) -> None:
         msg = f"--top is {options.top}; expected a whole number of at least 1"
         raise ValueError(msg)
     perturbations = _perturbations(options)
+    from gears.data.reading._open import open_screen
     from gears.gears import GEARS
 
     model = GEARS.from_pretrained(options.model, device=options.device)
+    controls = None if options.controls is None else open_screen(options.controls)
     if output is not None:
-        n_conditions = _write(model, perturbations, output, options)
+        n_conditions = _write(model, perturbations, output, options, controls)
         value = {"output": str(output), "n_conditions": n_conditions, "n_genes": model.num_genes}
         text = f"{output}: {count(n_conditions, 'condition')} x {count(model.num_genes, 'gene')}"
         show(options, value, text)
         return
-    predictions = model.predict(perturbations, clip=options.clip)
+    predictions = model.predict(perturbations, clip=options.clip, controls=controls)
     top = predictions.top(options.top)
     lines = [predictions.header]
     for condition, rows in top.groupby("condition", sort=False):
@@ -103,11 +110,11 @@ def _checked_output(options: Any) -> Path | None:
     return None if path is None else check_output(path, options.overwrite)
 
 
-def _write(model: GEARS, perturbations: list[str], path: Path, options: Any) -> int:
+def _write(model: GEARS, perturbations: list[str], path: Path, options: Any, controls: AnnData | None) -> int:
     """Write the predictions; returns the number of conditions."""
     if options.all_pairs:
         pairs = model.pairs(perturbations or None)
-        model.predict_to_file(pairs, path, clip=options.clip, overwrite=options.overwrite)
+        model.predict_to_file(pairs, path, clip=options.clip, overwrite=options.overwrite, controls=controls)
         return len(pairs)
     from gears.prediction.predictions import requested_conditions
 
@@ -115,13 +122,13 @@ def _write(model: GEARS, perturbations: list[str], path: Path, options: Any) -> 
     if path.suffix == ".csv":
         from gears.files.formats import write_text
 
-        predictions = model.predict(conditions, clip=options.clip)
+        predictions = model.predict(conditions, clip=options.clip, controls=controls)
         frame = predictions.to_frame(options["values"])
         if frame.attrs["uninformed"]:
             frame["informed_by"] = predictions.informed_by
         write_text(path, frame.to_csv())
     else:
-        model.predict_to_file(conditions, path, clip=options.clip, overwrite=options.overwrite)
+        model.predict_to_file(conditions, path, clip=options.clip, overwrite=options.overwrite, controls=controls)
     return len(conditions)
 
 

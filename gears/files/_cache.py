@@ -76,7 +76,8 @@ def cached_arrays(
             clean_leftovers(path.parent, path.name, alone=True)
             arrays = dict(build())
             marks = {"key": np.array(name), "hash": np.array(_hash(arrays))}
-            write_npz(path, {**arrays, **marks})
+            # random digits hardly shrink, and cost as much as some of the fits whose result they are
+            write_npz(path, {**arrays, **marks}, compress=False)
             logger.debug("built the %s and stored it as %s", kind, path.name)
     return arrays
 

@@ -44,7 +44,8 @@ class FolderFormat:
         path = folder / MANIFEST
         if not path.is_file():
             what = f"is no {self.name} (it has no {MANIFEST})"
-            what_is_there = f"{folder} {what}" if folder.is_dir() else f"there is no folder {folder}"
+            missing = f"{folder} is a file" if folder.is_file() else f"there is no folder {folder}"
+            what_is_there = f"{folder} {what}" if folder.is_dir() else missing
             msg = f"{what_is_there}; {self.if_missing}"
             raise FileNotFoundError(msg)
         manifest = read_json(path)

@@ -48,12 +48,12 @@ def read_json(path: str | Path) -> Any:
         raise ValueError(msg) from error
 
 
-def write_npz(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
-    """Write arrays (no objects) to a compressed npz file atomically."""
+def write_npz(path: str | Path, arrays: dict[str, np.ndarray], *, compress: bool = True) -> Path:
+    """Write arrays (no objects) to an npz file atomically."""
 
     def write(temporary: Path) -> None:
         with open(temporary, "wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+            (np.savez_compressed if compress else np.savez)(file, **arrays)  # type: ignore[arg-type]
 
     return write_atomically(path, write)
 

@@ -21,6 +21,7 @@ import torch
 
 from gears.conditions import Condition
 from gears.core._messages import count
+from gears.core._numbers import whole_number
 from gears.core._options import divided
 from gears.data.splits._make import folds_like
 from gears.data.splits._split import Split
@@ -360,6 +361,7 @@ def cross_validated(
     options: Mapping[str, Any],
 ) -> Comparison:
     """Cross-validate; see :meth:`gears.GEARS.cross_validate`."""
+    folds = whole_number("folds", folds, 2)
     training, scoring = divided("cross_validate", options, TrainOptions, CompareOptions)
     if training.save_path is not None:
         msg = "cross_validate keeps no model, so save_path has no effect; omit it"

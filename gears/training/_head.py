@@ -51,8 +51,9 @@ EPOCHS, STEPS, PER_STEP, RATE = 12, 20, 8, 6e-3
 steps from zero are the regularisation: the head stays close to the prior (``benchmarks/head.py``)."""
 MOST_STEPS = 600
 """Steps in all, at most: of very many conditions each is seen a few times, enough for a function of 14 inputs."""
-GENES_PER_STEP = 1000
-"""Of more genes each step draws so many: the function is the same for all, and a step costs what its genes cost."""
+GENES_PER_STEP = 500
+"""Of more genes each step draws so many: the function is the same for all, and a step costs what its genes cost
+(``benchmarks/run.py head_genes``)."""
 _FOLD_SEED, _GENE_SEED = 3, 11
 _ROWS = 64  # conditions of a block of inputs
 FEWEST_CONDITIONS = 40
