@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
     from gears.prediction.predictions import Predictions
-    from gears.training._results import TrainResult
+    from gears.training._fitting import TrainResult
 
 Query = str | Sequence[str] | Condition
 
@@ -103,17 +103,12 @@ class PerturbationModel(Shown):
         if folder is None:
             folder = tempfile.mkdtemp(prefix="gears-")
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        keys = {
-            "condition_key": condition_key,
-            "guide_key": guide_key,
-            "guide_targets": guide_targets,
-            "ctrl_label": control,
-            "batch_key": batch_key,
-            "context_key": context_key,
-            "perturbation_type_key": perturbation_type_key,
-            "layer": layer,
-        }
-        given: dict[str, Any] = {name: value for name, value in keys.items() if value is not None}
+        keys: dict[str, Any] = {
+            "condition_key": condition_key, "guide_key": guide_key, "guide_targets": guide_targets,
+            "ctrl_label": control, "batch_key": batch_key, "context_key": context_key,
+            "perturbation_type_key": perturbation_type_key, "layer": layer,
+        }  # fmt: skip
+        given = {name: value for name, value in keys.items() if value is not None}
         pert_data = PertData.from_adata(adata, data_path=folder, normalize=normalize, **given, **processing)
         pert_data.prepare_split(split=split, seed=seed)
         self.gears = GEARS(pert_data, device=device)
@@ -137,7 +132,8 @@ class PerturbationModel(Shown):
         perturbations
             Labels, genes or lists of genes.
         **where
-            ``context=`` and ``perturbation_type=`` of a model that has several (:meth:`gears.GEARS.predict`).
+            ``context=`` and ``perturbation_type=`` of a model that has several, ``controls=`` for a line that no
+            training saw (:meth:`gears.GEARS.predict`).
 
         Returns
         -------

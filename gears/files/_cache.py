@@ -27,8 +27,7 @@ _READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 def writable_folder(folder: Path) -> Path:
     """`folder`, made if missing, or where it is read-only the folder of the same name in the user's cache folder.
 
-    For files named by a hash of everything that they depend on, which screens can share. OSError where neither can be
-    written to.
+    For files named by a hash of everything that they depend on. OSError where neither can be written to.
     """
     try:
         return _tried(folder)

@@ -22,7 +22,7 @@ from gears.core._progress import followed
 from gears.data.screen._contexts import type_signs
 from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen._statistics import variance_within
-from gears.data.splits._split import perturbed_in
+from gears.data.splits._split import held_out_by, perturbed_in
 from gears.evaluation._fitted import by_setting
 from gears.evaluation._scoring import by_fold
 from gears.evaluation.metrics._decisive import pearson_delta_ref, relative_error
@@ -54,7 +54,7 @@ N_FOLDS = 5
 _SEED = 7
 _LEAST_NOISE = 1e-3
 
-FORMAT = 18  # raise when a prior of the same key would come out differently
+FORMAT = 19  # raise when a prior of the same key would come out differently
 NO_INPUTS = PriorInputs()
 
 
@@ -96,8 +96,9 @@ def groups_of(pert_data: PertData, conditions: Sequence[Condition]) -> list[Hash
 
     Every condition by itself in a screen with one setting, or where the split holds out single conditions of single
     contexts; contexts, where it holds whole contexts out and two or more train; else conditions in all their contexts.
+    A custom split is taken for what most of its test conditions are.
     """
-    name = "" if pert_data.split is None else pert_data.split.name
+    name = "" if pert_data.split is None else held_out_by(pert_data.split)
     if len(pert_data.screen.settings) == 1 or name == "unit_held_out":
         return list(range(len(conditions)))
     if name == "context_held_out" and len({condition.context for condition in conditions}) > 1:
