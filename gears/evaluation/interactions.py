@@ -255,10 +255,10 @@ def predict_interaction(
             FEWEST_COMBINATIONS,
         )
     positions = slice(None) if genes is None else _positions(genes, list(predictions.gene_names))
-    delta_UG, singles = predictions.delta_UG[:, positions], [0, 1]
+    delta_UG, rows = predictions.delta_UG[:, positions], [0, 1]
     if isinstance(combo, str | Condition):  # without an order of its genes
-        singles.sort(key=lambda row: predictions.conditions[row].genes)
-    return interaction_scores(delta_UG[singles[0]], delta_UG[singles[1]], delta_UG[2])
+        rows.sort(key=lambda row: predictions.conditions[row].genes)
+    return interaction_scores(delta_UG[rows[0]], delta_UG[rows[1]], delta_UG[2])
 
 
 def _positions(genes: str | Path | Iterable[str], gene_names: list[str]) -> np.ndarray:
