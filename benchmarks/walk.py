@@ -42,6 +42,8 @@ def walk(path: str, folder: str) -> list[dict[str, Any]]:
     import anndata
 
     import gears
+    import gears.perturbation_model
+    import torch  # noqa: F401
 
     adata, model = anndata.read_h5ad(path), None
 
