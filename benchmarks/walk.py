@@ -40,10 +40,10 @@ WANTED = {"norman2019": 2.5, "middle": 15.0, "norman": 20.0}
 def walk(path: str, folder: str) -> list[dict[str, Any]]:
     """The calls of one walk, each with its CPU seconds and what it printed."""
     import anndata
+    import torch  # noqa: F401
 
     import gears
     import gears.perturbation_model
-    import torch  # noqa: F401
 
     adata, model = anndata.read_h5ad(path), None
 
