@@ -59,6 +59,8 @@ JOBS = {
                     ONE | {"methods": ("prior",), "repeats": 1, "folds": 2}),
     "head": Job("accuracy.head", "the prior with its head against the prior alone", "an hour",
                 ONE | {"kinds": ("co-expression",), "folds": 4}),
+    "head_genes": Job("accuracy.head_genes", "genes that a step of the head's training draws", "half an hour",
+                      {"kinds": ("co-expression",), "folds": 2, "per_step": (120, 60)}),
     "levels": Job("levels.levels", "sizes, intervals, hits, batches and power against truth", "hours", ONE),
     "settings": Job("settings.settings", "lines, donors, types and unequal settings against truth", "20 min",
                     {"cases": ("alike",), "seeds": (0,)}),

@@ -45,12 +45,10 @@ from gears.prediction import _stream as stream
 from gears.prediction._controls import with_controls
 from gears.prediction.predictions import Predictions, requested_conditions
 from gears.report.of_model import EvaluateCall, evaluate_model
-from gears.training._fitting import Fit, Seconds
-from gears.training._folds import cross_validated
+from gears.training._fitting import Fit, Seconds, TrainResult, cross_validated
 from gears.training._loggers import check_loggers, tracked
-from gears.training._results import TrainResult
 from gears.training._run_folder import reserved
-from gears.training._workers import unwrap
+from gears.training._workers import plain_state, unwrap
 from gears.training.options import TrainCall, TrainOptions
 
 if TYPE_CHECKING:
@@ -63,8 +61,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 __getattr__, __dir__ = lazy_names(__name__, ELSEWHERE[__name__], GONE[__name__])
-
-
 _NOT_STORED = "predictions are not stored; keep the result of predict"
 
 
@@ -272,7 +268,7 @@ class GEARS(Shown):
             if options.evaluate_test and self.rank == 0 and not fit.run.stopped:
                 with seconds.of("evaluation"):
                     table = self.report_test(verbose=train_options.verbose)
-        self.result = TrainResult.of(fit, table)
+        self.result = fit.result(table)
         return self.result
 
     def _move_to(self, worker: World) -> None:
@@ -394,7 +390,8 @@ class GEARS(Shown):
         ----------
         pert_list
             Conditions, each a list of genes (``["A", "B"]``), a label (``"A+B"``, ``"A+ctrl"``) or a single gene
-            (``"A"``). Another name of a gene (of human genes: MLL) means the gene that the model has (KMT2A).
+            (``"A"``), or a label as the screen has it (``"A+NT"``, ``"A_g2"``). Another name of a gene (of human
+            genes: MLL) means the gene that the model has (KMT2A).
         clip
             Set negative predictions to zero; by default where the training screen has no negative values.
         chunk
@@ -512,10 +509,7 @@ class GEARS(Shown):
         if self.rank == 0:
             if is_model(path):
                 logger.info("replacing the model in %s", path)
-            state = {
-                key: value.detach().cpu() for key, value in unwrap(self.best_model or self.model).state_dict().items()
-            }
-            save_model(path, parts, state)
+            save_model(path, parts, plain_state(self.best_model or self.model))
             logger.info("the model was saved in %s", path)
 
     def load_pretrained(self, path: str | Path) -> None:
@@ -645,12 +639,8 @@ class GEARS(Shown):
 
     def tunable_parameters(self) -> dict[str, str]:
         """Options of :meth:`model_initialize`, each with its meaning and default."""
-        from gears.model.config import ModelConfig
-
-        return {
-            field.name: f"{field.metadata['help']} Default {field.default}."
-            for field in dataclasses.fields(ModelConfig)
-        }
+        fields = dataclasses.fields(ModelConfig)
+        return {field.name: f"{field.metadata['help']} Default {field.default}." for field in fields}
 
 
 class HasGears(Protocol):
@@ -669,14 +659,14 @@ def gears_of(model: AnyModel, *, trained: bool = True) -> GEARS:
 
     TypeError for anything else, ValueError for a model that is not trained, unless it need not be.
     """
-    found = getattr(model, "gears", model)
-    if not isinstance(found, GEARS):
+    gears = getattr(model, "gears", model)
+    if not isinstance(gears, GEARS):
         msg = f"expected a GEARS or a PerturbationModel; found {type(model).__name__}"
         raise TypeError(msg)
-    if trained and not found.is_trained:
+    if trained and not gears.is_trained:
         msg = "this model is not trained yet; call its train() first"
         raise ValueError(msg)
-    return found
+    return gears
 
 
 def on_split(pert_data: PertData, network: Mapping[str, Any], split: Split, device: str | torch.device | None) -> GEARS:

@@ -27,6 +27,7 @@ from gears.prediction._information import source_of_genes, warn_uninformed
 from gears.prediction.predictions import (
     Origin,
     Predictions,
+    entries_in,
     in_contexts,
     listed_order,
     nodes_of,
@@ -196,7 +197,7 @@ def predict(
     warn: bool = True,
 ) -> Predictions:
     """Predict conditions into memory (see :meth:`gears.GEARS.predict`); `warn` once of genes that are hardly known."""
-    entries = [conditions] if isinstance(conditions, str | Condition) else list(conditions)
+    entries = list(entries_in(conditions))
     requested = requested_conditions(entries, parts)
     units, nodes, control_mean = in_contexts(requested, parts, context, perturbation_type)
     changes = predict_changes(network, nodes, prior=parts.prior, chunk=whole_number("chunk", chunk))

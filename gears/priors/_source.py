@@ -63,7 +63,7 @@ def prior_data(pert_data: PertData, conditions: Sequence[Condition], inputs: Pri
     screen, statistics, annotation = pert_data.screen, pert_data.screen.statistics, pert_data.annotation
     ids = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
     nodes = [pert_data.condition_nodes(condition) for condition in conditions]
-    names = [str(name) for name in pert_data.pert_names]
+    names: list[str] = pert_data.pert_names.tolist()
     first = screen.control_of[ids[0]]
     n_kinds = max(1, len(screen.kinds))
     control_mean_SG = np.repeat(screen.model_contexts.control_mean_KG, n_kinds, axis=0)
@@ -164,11 +164,10 @@ def go_similarity(
 ) -> GeneSimilarity:
     """Jaccard similarity of GO terms of all nodes to those that occur in `nodes`; a gene is 1 to itself."""
     trained_T = _nodes_in(nodes)
-    names = [str(name) for name in pert_names]
-    of_trained = annotation.rows([names[node] for node in trained_T])
+    of_trained = annotation.rows([pert_names[node] for node in trained_T])
     blocks = []
-    for start in range(0, len(names), _ROWS):
-        block = jaccard(annotation.rows(names[start : start + _ROWS]), of_trained)
+    for start in range(0, len(pert_names), _ROWS):
+        block = jaccard(annotation.rows(pert_names[start : start + _ROWS]), of_trained)
         # a gene without terms is still like itself
         here = (trained_T >= start) & (trained_T < start + _ROWS)
         block[trained_T[here] - start, np.flatnonzero(here)] = 1.0
@@ -285,7 +284,7 @@ def fit_key(pert_data: PertData, conditions: Sequence[Condition], inputs: PriorI
         "screen": pert_data.screen.content_hash,
         "conditions": [pert_data.screen.id_of(condition) for condition in conditions],
         "groups": [str(group) for group in groups_of(pert_data, conditions)],
-        "nodes": [str(name) for name in pert_data.pert_names],
+        "nodes": pert_data.pert_names.tolist(),
         "annotation": pert_data.annotation.content_hash,
         "similarities": similarity_key(pert_data, inputs),
     }

@@ -50,8 +50,9 @@ def test_the_three_lines_from_adata_to_adata_run() -> None:
     assert {"delta", "sd"} <= set(names["predicted"].layers)
 
 
-@pytest.mark.slow
-def test_the_lines_for_several_processes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lines_for_several_processes_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_workers: None
+) -> None:
     """On two CPU processes, and a small graph, instead of the GPUs that they name."""
     from gears.simulate import simulate_to_h5ad
 
