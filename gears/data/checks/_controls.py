@@ -14,9 +14,8 @@ from gears.core._findings import Finding, check, refusal
 from gears.core._messages import agreeing, count, shorten
 from gears.data.checks._labels import FEW_CONTROLS
 from gears.data.checks._layout import recognised
-from gears.data.checks._scale import COUNTS, LOG1P, WRONG, detect_scale
+from gears.data.checks._scale import COUNTS, LOG1P, WRONG, detect_scale, size_findings, value_findings
 from gears.data.checks._styles import GENE_KEYS
-from gears.data.checks._values import size_findings, value_findings
 from gears.data.reading._matrix import as_csr, values_of
 
 if TYPE_CHECKING:
