@@ -124,7 +124,8 @@ def _mcfaline_splits(screen: PertData, seeds: tuple[int, ...]) -> dict[str, list
             others = sorted(one.name for one in labels if one.context != line)
             for seed in seeds:
                 order = np.random.default_rng(seed).permutation(here).tolist()
-                parts = {"train": others + order[:n_known], "val": [], "test": order[-4:]}
+                known = order[:n_known] + others  # the prior is fitted to training and validation conditions
+                parts = {"train": known[:-1], "val": known[-1:], "test": order[-4:]}
                 splits[f"{n_known} own conditions"].append({"split": "custom", "split_dict": parts})
     return splits
 
