@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gears.graphs._effects import NodeEffects
 from gears.priors._kernels import NAMES, GeneSimilarity, Similarity, settings_of
 
 
@@ -32,6 +33,8 @@ class PriorData:
         Column of each node among the measured genes, -1 where it is not measured.
     further
         More similarities by name, to the same trained nodes.
+    effects
+        Effects of other screens by the name of their similarity.
     n_control
         Control cells, of each setting (S,) where there are several; infinite where their mean is exact.
     groups
@@ -50,6 +53,7 @@ class PriorData:
     column_P: np.ndarray
     genes: GeneSimilarity
     further: Mapping[str, Similarity] = field(default_factory=dict)
+    effects: Mapping[str, NodeEffects] = field(default_factory=dict)
     n_control: float | np.ndarray = math.inf
     groups: np.ndarray | None = None
     n_kinds: int = 1

@@ -15,6 +15,7 @@ from gears.files._mapped import row_blocks
 from gears.graphs._similarities import PriorInputs
 from gears.priors._calibration import LeftOut, fit_uncertainty
 from gears.priors._data import PriorData
+from gears.priors._elsewhere import fit_residual
 from gears.priors._kernels import KINDS, N_KINDS, NEW_KINDS, NEW_ONE, NEW_SEVERAL, kinds_of_sets, sizes_of, target_cells
 from gears.priors._magnitude import fit_magnitude
 from gears.priors._measured import Measured
@@ -83,6 +84,9 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     for block in row_blocks(*left_out_CG.shape):
         rows = np.arange(block.start, block.stop)
         left_out_CG[block] = choice.left_out(candidate, targets, rows)
+    of_others, left_out_CG, effects_report = fit_residual(
+        data, left_out_CG, choice.kind_C, criterion, np.arange(len(data.sets)) if judged is None else judged
+    )
     uncertainty, measured = _uncertainty(data, candidate.regression, choice, left_out_CG, targets)
     report = {
         "kind": "additive Gaussian process" + (" over condition x context" if data.n_settings > 1 else ""),
@@ -94,10 +98,11 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
         "carried": candidate.regression.carry,
         **choice.report(),
         "sd": uncertainty.report(),
+        **({"effects_of": effects_report} if data.effects else {}),
     }
     prior = dataclasses.replace(
         candidate.prior, slope_K=choice.slope_K, mean_only_K=choice.mean_only_K, uncertainty=uncertainty,
-        report=report, measured=measured,
+        report=report, measured=measured, of_others=of_others,
     )  # fmt: skip
     return FittedPrior(prior, left_out_CG)
 

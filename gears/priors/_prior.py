@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from gears.files._mapped import check_compressed
+from gears.priors._elsewhere import Residual
 from gears.priors._head import Head
 from gears.priors._kernels import (
     N_KINDS,
@@ -131,6 +132,8 @@ class GenePrior:
     scale
         Factor of each setting on its effects, (S, 1) or for each gene (S, G); None for 1, as in files of earlier
         versions.
+    of_others
+        What other screens add for genes that training does not perturb, or None.
     """
 
     overall: Effects
@@ -149,6 +152,7 @@ class GenePrior:
     measured: Measured | None = None
     carries_singles: bool = True
     scale: np.ndarray | None = None
+    of_others: Residual | None = None
 
     @property
     def scale_S(self) -> np.ndarray:
@@ -184,6 +188,8 @@ class GenePrior:
         is_mean_U = self.mean_only_K[kind_U] & (size_U > 0)
         summed_UG[is_mean_U] = self._means(sets)[is_mean_U]
         change_UG = self.slope_K[kind_U, None] * summed_UG + self.own_changes(sets)
+        if self.of_others is not None:
+            change_UG += self.of_others(sets)
         return change_UG if self.measured is None else self.measured.insert(sets, change_UG)
 
     def _means(self, sets: Sets) -> np.ndarray:
@@ -322,6 +328,8 @@ class GenePrior:
         if self.magnitude is not None:
             options = [self.magnitude.offset, self.magnitude.own, self.magnitude.similar]
             arrays |= {"factor": np.array(options), "factor_coefficient": self.magnitude.coefficient_T}
+        if self.of_others is not None:
+            arrays |= {"others": self.of_others.nodes_N, "others_change": self.of_others.change_NG.astype(np.float16)}
         if self.head is not None:
             arrays |= {f"{_HEAD}{name}": array for name, array in self.head.arrays().items()}
         if self.uncertainty is not None:
@@ -374,7 +382,7 @@ class GenePrior:
         return cls(
             overall, arrays["column"], target_SG, mean_SG, within, n_kinds, slope_K, mean_only_K, magnitude,
             network_weight, dict(report or {}), uncertainty, head, Measured.from_arrays(arrays), bool(carries),
-            arrays.get("scale"),
+            arrays.get("scale"), Residual.from_arrays(arrays, n_genes),
         )  # fmt: skip
 
 
