@@ -168,3 +168,78 @@ def _result(title: str, scored: pd.DataFrame, methods: list[str], by: str = "") 
                 row[metric] += f", {gain}" + f" {verdict}" * (verdict != "within the interval")
         rows.append(row)
     return Result(title, table(rows), {"rows": rows})
+
+
+def profiles(file: Path) -> dict[str, pd.DataFrame]:
+    """Profile of each knock-down in each line: 1 - rank / 1000, 0 for genes that are not listed."""
+    rows = pd.read_csv(file, sep="\t")
+    genes = rows["genes"].str.split(r"[,;\s]+", regex=True)
+    long = rows[["line", "knockdown"]].assign(gene=genes).explode("gene")
+    long["value"] = 1 - long.groupby(["line", "knockdown"]).cumcount() / 1000
+    wide = {
+        line: part.pivot_table(index="knockdown", columns="gene", values="value", fill_value=0.0)
+        for line, part in long.groupby("line")
+    }
+    return {str(line): table for line, table in wide.items()}
+
+
+class OtherLine:
+    """Predicts the train mean and what the other line's profile departs from its mean: a method of `compare`."""
+
+    def __init__(self, data: PertData, table: pd.DataFrame) -> None:
+        self.data, self.table = data, table.reindex(columns=data.screen.gene_names, fill_value=0.0)
+
+    def fit(self, screen: Any, split: Split) -> None:
+        """Mean expression of the training conditions."""
+        ids = [screen.id_of(one) for one in split.conditions("train") if not one.is_control]
+        self.mean_G = np.asarray(screen.statistics.mean)[ids].mean(axis=0)
+
+    def predict(self, conditions: Any) -> np.ndarray:
+        """Of single knock-downs."""
+        rows = self.table.loc[[one.genes[0] for one in conditions]] - self.table.mean()
+        return self.mean_G + rows.to_numpy()
+
+
+def two_lines(
+    data: Path | None = None, numbers: tuple[int, ...] = (50, 100, 200), draws: int = 5, genes: int = 1000,
+    n_cells: int = 100,
+) -> Iterator[Result]:  # fmt: skip
+    """Knock-downs of RPE1 by those of K562: as a table of profiles, as simulated cells, and the profile itself."""
+    tables = profiles(Path(str(data)) / "replogle2022_two_lines_ranks.tsv.gz")
+    (name_of_other,) = [line for line in tables if "K562" in line.upper()]
+    (name_of_first,) = [line for line in tables if "RPE1" in line.upper()]
+    first, other = tables[name_of_first], tables[name_of_other]
+    names = sorted(set(first.index) & set(other.index))
+    often = (first > 0).sum() + (other > 0).sum().reindex(first.columns, fill_value=0)
+    measured = sorted(often.sort_values(ascending=False, kind="stable").index[:genes])
+    base = np.random.default_rng(1).normal(0, 1.0, len(measured))
+    n = np.concatenate([[2000], np.full(len(names), n_cells)])
+    screens = [
+        cells(1.5 * table.reindex(index=names, columns=measured, fill_value=0.0).to_numpy(), base, names, measured, n, i)
+        for i, table in enumerate((first, other))
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        here, there = (prepared(folder, name, adata) for name, adata in zip(("first", "k562"), screens, strict=True))
+        labels = {one.genes[0]: label for label, one in here.screen.condition_of_label.items() if one.genes}
+        found = []
+        for number in numbers:
+            splits = []
+            for draw in range(draws):
+                order = np.random.default_rng(draw).permutation(names).tolist()
+                train = ("ctrl", *(labels[name] for name in order[:number]))
+                splits.append(Split("custom", draw, {}, {"train": train, "test": tuple(labels[name] for name in order[number:])}))
+            made: dict[str, Any] = {
+                "without": PriorEstimator(here),
+                "profiles": PriorEstimator(here, effects_of={"K562": other.loc[names]}),
+                "cells": PriorEstimator(here, effects_of={"K562": there}),
+                "both": PriorEstimator(here, effects_of={"K562": there, "profiles": other.loc[names]}),
+                "the profile itself": OtherLine(here, other),
+            }
+            compared = compare(
+                made, here.screen, {f"draw {one.seed}": one for one in splits}, baselines=["train_mean"],
+                n_split_half=0, metrics=[*DECISIVE],
+            )  # fmt: skip
+            means = compared.table.groupby(["method", "metric"])["value"].mean().unstack()
+            found.append(means.reset_index().assign(training=number))
+            rows = pd.concat(found)[["training", "method", *DECISIVE]].round(3)
+            yield Result("Knock-downs of RPE1 by those of K562", table(rows.to_dict("records")), {"rows": rows.to_dict("records")})

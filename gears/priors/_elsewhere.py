@@ -15,6 +15,7 @@ fitted to predictions of training conditions without themselves, and used where 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,13 +25,13 @@ import numpy as np
 from scipy import linalg
 
 from gears.graphs._effects import NodeEffects
-from gears.priors._kernels import NEW_KINDS, ComputedSimilarity, GeneSimilarity, Similarity
+from gears.priors._kernels import NEW_KINDS, AdditiveCovariance, ComputedSimilarity, GeneSimilarity
 
 if TYPE_CHECKING:
     from gears.priors._data import PriorData
     from gears.priors._fit import Criterion
 
-_RIDGE = 0.1  # r above: how far genes of the same M differ
+_RIDGE = 0.01  # r above: genes of the same M differ, if only a little
 _SURE = 1.0  # standard errors that the gain of a residual must exceed
 _FEWEST = 5  # held-out conditions that decide about a residual
 
@@ -40,8 +41,12 @@ class Completed:
     """Similarity of all nodes by effects of another screen, completed by other similarities."""
 
     effects: NodeEffects
-    others: Sequence[Similarity]
-    trained_T: np.ndarray
+    without: AdditiveCovariance
+
+    @property
+    def trained_T(self) -> np.ndarray:
+        """Genes perturbed in training."""
+        return self.without.genes.trained_T
 
     @cached_property
     def known_T(self) -> np.ndarray:
@@ -69,14 +74,11 @@ class Completed:
         return np.asarray(unit_NM[rows[0]] @ unit_NM[rows[1]].T, dtype=np.float64)
 
     def _means(self, nodes: np.ndarray) -> np.ndarray:
-        """Mean of the other similarities of some nodes to the trained ones, (A, T)."""
-        rows = [
-            part.rows(nodes, self.trained_T)
-            if isinstance(part, ComputedSimilarity)
-            else np.asarray(part.similar_PT[nodes].toarray(), dtype=np.float64)
-            for part in self.others
-        ]
-        return np.asarray(np.mean(rows, axis=0))
+        """Correlation of some nodes' effects with those of the trained genes without this screen, (A, T)."""
+        own, similar = float(np.mean(self.without.own)), self.without.similar
+        mean_AT = similar * np.asarray(self.without.genes.similar_PT[nodes].toarray(), dtype=np.float64)
+        mean_AT += own * (nodes[:, None] == self.trained_T)
+        return np.asarray(mean_AT / (own + similar))
 
     def _missing(self, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of nodes without effects w (B, K) and their rows of M (B, T), by the root of their variance."""
@@ -110,11 +112,14 @@ class Completed:
         return similar_AT[:, at_B]
 
 
-def completed(
-    effects: NodeEffects, others: Sequence[Similarity], nodes: np.ndarray, n_nodes: int
-) -> ComputedSimilarity:
-    """Cosine of effects of another screen, completed for all nodes (see this module)."""
-    return ComputedSimilarity(Completed(effects, others, nodes).between, nodes, n_nodes)
+def with_effects(data: PriorData, without: AdditiveCovariance) -> PriorData:
+    """The data with a similarity by each other screen, completed by the covariance that was fitted without them."""
+    nodes, n_nodes = without.genes.trained_T, without.genes.similar_PT.shape[0]
+    similar = {
+        name: ComputedSimilarity(Completed(effects, without).between, nodes, n_nodes)
+        for name, effects in data.effects.items()
+    }
+    return dataclasses.replace(data, further={**data.further, **similar})
 
 
 @dataclass(frozen=True)

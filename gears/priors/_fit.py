@@ -15,7 +15,7 @@ from gears.files._mapped import row_blocks
 from gears.graphs._similarities import PriorInputs
 from gears.priors._calibration import LeftOut, fit_uncertainty
 from gears.priors._data import PriorData
-from gears.priors._elsewhere import fit_residual
+from gears.priors._elsewhere import fit_residual, with_effects
 from gears.priors._kernels import KINDS, N_KINDS, NEW_KINDS, NEW_ONE, NEW_SEVERAL, kinds_of_sets, sizes_of, target_cells
 from gears.priors._magnitude import fit_magnitude
 from gears.priors._measured import Measured
@@ -66,6 +66,9 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     if len(data.sets) < 2 or not rest_CG.any():  # nothing tells what conditions share from what is their own
         return _mean_only(data, target_SG)
     process = Process.of(data, rest_CG)
+    if data.effects:
+        data = with_effects(data, process.overall)
+        process = Process.of(data, rest_CG)
     candidates: list[_Candidate] = []
     for regression in process.regressions():
         overall, within = regression.effects()

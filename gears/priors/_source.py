@@ -34,7 +34,6 @@ from gears.graphs._go import jaccard
 from gears.graphs._knowledge import cosines
 from gears.graphs._similarities import SIMILARITIES, PriorInputs, columns_of, similarity_key, stored_profiles
 from gears.priors._data import PriorData
-from gears.priors._elsewhere import completed
 from gears.priors._evidence import sample
 from gears.priors._fit import Criterion, FittedPrior, fit_prior
 from gears.priors._head import ALL_GENES, NAMES, HeadInputs, PriorChanges, strata
@@ -76,7 +75,6 @@ def prior_data(pert_data: PertData, conditions: Sequence[Condition], inputs: Pri
         n_control = np.repeat(np.asarray(statistics.n[controls], dtype=np.float64), n_kinds)
     groups = groups_of(pert_data, conditions)
     numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
-    similar = go_similarity(annotation, names, nodes)
     return PriorData(
         tuple(members if isinstance(members, tuple) else tuple(members) for members in nodes),
         statistics.delta(ids),
@@ -84,8 +82,8 @@ def prior_data(pert_data: PertData, conditions: Sequence[Condition], inputs: Pri
         np.asarray(statistics.n[ids], dtype=np.float64),
         control_mean_SG,
         columns_of(pert_data),
-        similar,
-        further_similarities(pert_data, nodes, inputs, similar),
+        go_similarity(annotation, names, nodes),
+        further_similarities(pert_data, nodes, inputs),
         inputs.effects,
         n_control,
         np.array([numbers[group] for group in groups], dtype=np.int64),
@@ -134,20 +132,14 @@ def fit_to(pert_data: PertData, conditions: Sequence[Condition], inputs: PriorIn
 
 
 def further_similarities(
-    pert_data: PertData, nodes: Sequence[Sequence[int]], inputs: PriorInputs, similar: GeneSimilarity
+    pert_data: PertData, nodes: Sequence[Sequence[int]], inputs: PriorInputs
 ) -> dict[str, ComputedSimilarity]:
-    """Those of :data:`SIMILARITIES` and of the inputs that say something about the conditions' genes, by name.
-
-    `similar`: similarity of GO terms, which completes those by effects of other screens together with all others.
-    """
+    """Those of :data:`SIMILARITIES` and of the inputs that say something about the conditions' genes, by name."""
     decide = [nodes[row] for row in sample(len(nodes)).tolist()]
     tables = {name: table_of(pert_data, inputs) for name, table_of in SIMILARITIES.items()}
     tables |= {name: table for name, table in inputs.tables.items() if name not in tables}
     similarities = {name: vector_similarity(table, nodes) for name, table in tables.items() if table is not None}
-    found = {name: similarity for name, similarity in similarities.items() if similarity.is_informative(decide)}
-    others, trained_T = (similar, *found.values()), similar.trained_T
-    n_nodes = len(pert_data.pert_names)
-    return found | {name: completed(one, others, trained_T, n_nodes) for name, one in inputs.effects.items()}
+    return {name: similarity for name, similarity in similarities.items() if similarity.is_informative(decide)}
 
 
 def vector_similarity(vectors_PH: np.ndarray | sparse.csr_matrix, nodes: Sequence[Sequence[int]]) -> ComputedSimilarity:
