@@ -22,6 +22,7 @@ COMMANDS = {  # in the order of use
     "simulate": "write a simulated screen to an h5ad file",
     "inspect": "report on a screen: its content, what would be excluded, what to fix",
     "prepare": "check a screen and prepare it for training",
+    "effects": "write a screen's effects of single genes as a table for other trainings",
     "train": "train a model on a screen, with one or several GPUs or CPU processes",
     "predict": "predict the expression after perturbing genes, with a trained model",
     "genes": "list the genes that a trained model can perturb",

@@ -16,7 +16,7 @@ fitted to predictions of training conditions without themselves, and used where 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ import numpy as np
 from scipy import linalg
 
 from gears.graphs._effects import NodeEffects
+from gears.priors._evidence import sample
 from gears.priors._kernels import NEW_KINDS, AdditiveCovariance, ComputedSimilarity, GeneSimilarity
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from gears.priors._fit import Criterion
 
 _RIDGE = 0.01  # r above: genes of the same M differ, if only a little
+_COMPLETED_BY = 150  # conditions that M is fitted to
 _SURE = 1.0  # standard errors that the gain of a residual must exceed
 _FEWEST = 5  # held-out conditions that decide about a residual
 
@@ -112,8 +114,19 @@ class Completed:
         return similar_AT[:, at_B]
 
 
-def with_effects(data: PriorData, without: AdditiveCovariance) -> PriorData:
-    """The data with a similarity by each other screen, completed by the covariance that was fitted without them."""
+def with_effects(data: PriorData, covariance_of: Callable[[PriorData, np.ndarray], AdditiveCovariance]) -> PriorData:
+    """The data with a similarity by each other screen, completed by the covariance that is fitted without them.
+
+    `covariance_of`: fits it to data and rows of its conditions; a sample of many is enough to complete with.
+    """
+    if not data.effects:
+        return data
+    rows = sample(len(data.sets), _COMPLETED_BY)
+    groups = None if data.groups is None else data.groups[rows]
+    some = dataclasses.replace(
+        data, sets=tuple(data.sets_of(rows)), delta_CG=data.delta_CG[rows], n_C=data.n_C[rows], groups=groups
+    )
+    without = covariance_of(some, rows)
     nodes, n_nodes = without.genes.trained_T, without.genes.similar_PT.shape[0]
     similar = {
         name: ComputedSimilarity(Completed(effects, without).between, nodes, n_nodes)

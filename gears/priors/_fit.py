@@ -65,10 +65,8 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     rest_CG = data.delta_CG - targets.toarray()
     if len(data.sets) < 2 or not rest_CG.any():  # nothing tells what conditions share from what is their own
         return _mean_only(data, target_SG)
+    data = with_effects(data, lambda some, rows: Process.of(some, rest_CG[rows]).overall)
     process = Process.of(data, rest_CG)
-    if data.effects:
-        data = with_effects(data, process.overall)
-        process = Process.of(data, rest_CG)
     candidates: list[_Candidate] = []
     for regression in process.regressions():
         overall, within = regression.effects()

@@ -91,10 +91,10 @@ class TrainOptions(Options):
         help="""auto: fit a Gaussian-process prior to the training conditions; a network is trained on its residuals,
         and the network's weight beside the prior chosen on the validation conditions. prior=None trains the network
         alone, as published""")
-    effects_of: Any = option(None, anything(), needs=_PRIOR,
+    effects_of: str | list[Any] | dict[str, Any] | Any | None = option(None, anything(), needs=_PRIOR,
         help="""other screens of the same genes, or tables of effects (gears effects writes one), whose effects of genes
         tell which ones are alike here and what unseen ones do: one, a list, or names with sources (docs/evidence.md)""")
-    similarities: Any = option(None, anything(), needs=_PRIOR,
+    similarities: dict[str, Any] | None = option(None, anything(), needs=_PRIOR,
         help="""knowledge about genes by name: tables of edges (STRING, ...) or a vector of each gene (embeddings), each
         a similarity in the prior with a weight by evidence""")
     refit: bool = option(True, switch(), needs=_PRIOR,
