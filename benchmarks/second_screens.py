@@ -6,9 +6,9 @@
 Simulated genes have a place in a geometry that GO knows a part of; each screen has programmes (loadings of the places
 on measured genes) and private effects. The second screen has the *same* changes; is *related*: half of the variance
 the same, a quarter programmes of its own over the same geometry, a quarter private; *other*: programmes of its own over
-the same geometry, and as much private; *nothing*: a geometry of its own. It has 10 to 30 cells of a condition, and a share
-of the genes. Three folds over conditions, so that every gene is predicted without being perturbed. Gains are paired over
-conditions, with 95 % intervals. Seeds 0 to 9 are for development, those from 200 on for the table.
+the same geometry, and as much private; *nothing*: a geometry of its own. It has 10 to 30 cells of a condition, and a
+share of the genes. Three folds over conditions, so that every gene is predicted without being perturbed. Gains are
+paired over conditions, with 95 % intervals. Seeds 0 to 9 are for development, those from 200 on for the table.
 
 ``two_lines``: 300 knock-downs in K562 and RPE1, known as ranks of the 1,000 genes that rise most. Cells of RPE1 are
 simulated around its profiles, K562 is given as a table of its profiles; 50, 100 and 200 knock-downs train.
@@ -25,15 +25,15 @@ import anndata
 import numpy as np
 import pandas as pd
 from measuring import Result, table
-from screens import gained, interval, resampled_means
 from scipy import sparse
+from screens import gained
 
 from gears import PertData
 from gears.data.splits._split import Split
 from gears.data.splits.folds import folds
 from gears.evaluation import DECISIVE, compare
 from gears.evaluation.metrics import get_metric
-from gears.graphs import GeneAnnotation, GeneEffects
+from gears.graphs import GeneAnnotation
 from gears.graphs._go import jaccard
 from gears.jobs.estimators import PriorEstimator
 
@@ -155,7 +155,7 @@ def second_screens(
         yield _result("Effects of a second screen", pd.concat(tables), list(methods))
 
 
-def _result(title: str, scored: pd.DataFrame, methods: list[str], by: str = "") -> Result:
+def _result(title: str, scored: pd.DataFrame, methods: list[str]) -> Result:
     rows = []
     for method in methods:
         row: dict[str, Any] = {"second screen": method}
@@ -215,7 +215,9 @@ def two_lines(
     base = np.random.default_rng(1).normal(0, 1.0, len(measured))
     n = np.concatenate([[2000], np.full(len(names), n_cells)])
     screens = [
-        cells(1.5 * table.reindex(index=names, columns=measured, fill_value=0.0).to_numpy(), base, names, measured, n, i)
+        cells(
+            1.5 * table.reindex(index=names, columns=measured, fill_value=0.0).to_numpy(), base, names, measured, n, i
+        )
         for i, table in enumerate((first, other))
     ]
     with tempfile.TemporaryDirectory() as folder:
@@ -227,7 +229,9 @@ def two_lines(
             for draw in range(draws):
                 order = np.random.default_rng(draw).permutation(names).tolist()
                 train = ("ctrl", *(labels[name] for name in order[:number]))
-                splits.append(Split("custom", draw, {}, {"train": train, "test": tuple(labels[name] for name in order[number:])}))
+                splits.append(
+                    Split("custom", draw, {}, {"train": train, "test": tuple(labels[name] for name in order[number:])})
+                )
             made: dict[str, Any] = {
                 "without": PriorEstimator(here),
                 "profiles": PriorEstimator(here, effects_of={"K562": other.loc[names]}),
@@ -242,4 +246,8 @@ def two_lines(
             means = compared.table.groupby(["method", "metric"])["value"].mean().unstack()
             found.append(means.reset_index().assign(training=number))
             rows = pd.concat(found)[["training", "method", *DECISIVE]].round(3)
-            yield Result("Knock-downs of RPE1 by those of K562", table(rows.to_dict("records")), {"rows": rows.to_dict("records")})
+            yield Result(
+                "Knock-downs of RPE1 by those of K562",
+                table(rows.to_dict("records")),
+                {"rows": rows.to_dict("records")},
+            )

@@ -14,8 +14,7 @@ at the top level of a module that every worker imports.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -23,15 +22,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from gears.core._messages import brief, shorten
 from gears.core._registry import Registry
 from gears.files._cache import cached_arrays
 from gears.files.formats import content_hash
-from gears.graphs._effects import GeneEffects, NodeEffects, named_sources, opened
+from gears.graphs._effects import NodeEffects
 from gears.graphs._embeddings import embedding_of
 from gears.graphs._knowledge import KNOWLEDGE, knowledge_table, term_vectors
 from gears.graphs._profiles import control_profiles
-from gears.graphs._sources import rows_of_source
 
 if TYPE_CHECKING:
     from gears.data.screen._prepared import PreparedScreen
@@ -61,36 +58,8 @@ class PriorInputs:
         start_PH = embedding_of(pert_embedding).start(nodes, hidden_size, pert_data.annotation.resolve)
         return cls({EMBEDDINGS: start_PH})
 
-    def with_sources(self, pert_data: PertData, effects_of: Any, similarities: Any) -> PriorInputs:
-        """The same gene embeddings, with effects of other screens and further similarities (see ``docs/evidence.md``).
-
-        ValueError for a source that has nothing to say here, or a name that is taken.
-        """
-        nodes, measured = tuple(map(str, pert_data.pert_names)), pert_data.screen.gene_names
-        annotation, effects = pert_data.annotation, {}
-        for name, source in named_sources(effects_of, "effects_of").items():
-            with _about("effects_of", name):
-                source = opened(source)
-                if getattr(source, "content_hash", None) == pert_data.whole_screen.content_hash:
-                    msg = "that is the screen itself, whose held-out conditions would be known; give another screen"
-                    raise ValueError(msg)
-                table = GeneEffects.of(source, annotation.resolve)
-                effects[f"{EFFECTS}{name}"] = NodeEffects.of(table, nodes, measured, annotation.resolve)
-                _check_perturbed(effects[f"{EFFECTS}{name}"], pert_data)
-        tables = {name: table for name, table in self.tables.items() if name == EMBEDDINGS}
-        if similarities is not None and not isinstance(similarities, Mapping):
-            msg = f"similarities is {brief(similarities)}; expected names with sources, such as {{'string': 'links.txt'}}"
-            raise TypeError(msg)
-        for name, source in named_sources(similarities, "similarities").items():
-            if name in SIMILARITIES or name in effects:
-                msg = f"similarities has an entry {name!r}, as a part of the prior is named; choose another name"
-                raise ValueError(msg)
-            with _about("similarities", name):
-                tables[name] = rows_of_source(source, nodes, annotation)
-        return PriorInputs(tables, effects)
-
     def stored(self, store: Callable[[dict[str, np.ndarray]], str]) -> dict[str, dict[str, str] | None]:
-        """The arguments of :meth:`with_sources` as files, from which another process reads the same to the bit."""
+        """The sources as files, from which another process reads the same to the bit."""
         effects = {name.removeprefix(EFFECTS): store(one.table.exact()) for name, one in self.effects.items()}
         tables = {name: store({"rows": rows}) for name, rows in self.tables.items() if name != EMBEDDINGS}
         return {"effects_of": effects or None, "similarities": tables or None}
@@ -98,7 +67,7 @@ class PriorInputs:
     @property
     def has_sources(self) -> bool:
         """Whether there is more than gene embeddings."""
-        return bool(self.effects) or any(name != EMBEDDINGS for name in self.tables)
+        return bool(self.record())
 
     def record(self) -> dict[str, str]:
         """Content hash of each source by the name of its similarity."""
@@ -108,7 +77,9 @@ class PriorInputs:
     @cached_property
     def content_hash(self) -> str:
         tables = (part for entry in sorted(self.tables.items()) for part in entry)
-        return content_hash(*tables, *(f"{name}: {one.table.content_hash}" for name, one in sorted(self.effects.items())))
+        return content_hash(
+            *tables, *(f"{name}: {one.table.content_hash}" for name, one in sorted(self.effects.items()))
+        )
 
     @property
     def start_PH(self) -> np.ndarray | None:
@@ -146,26 +117,6 @@ def _embeddings(pert_data: PertData, inputs: PriorInputs) -> np.ndarray | None:
 
 
 _PACKAGED = frozenset(SIMILARITIES)
-
-
-@contextlib.contextmanager
-def _about(what: str, name: str) -> Iterator[None]:
-    """Errors of a source name it."""
-    try:
-        yield
-    except FileNotFoundError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise type(error)(f"{what}, {name}: {error}") from error
-
-
-def _check_perturbed(effects: NodeEffects, pert_data: PertData) -> None:
-    """Raise ValueError where no gene that is perturbed here has effects there."""
-    names = [str(pert_data.pert_names[node]) for node in effects.nodes_N.tolist()]
-    if not set(names) & set(pert_data.screen.perturbed_genes):
-        here = shorten(pert_data.screen.perturbed_genes, 3)
-        msg = f"none of its genes is perturbed here, so that nothing tells what its effects mean (here: {here})"
-        raise ValueError(msg)
 
 
 def similarity_key(pert_data: PertData, inputs: PriorInputs) -> dict[str, str]:

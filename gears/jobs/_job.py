@@ -215,7 +215,8 @@ class TrainingJob:
         if nodes.gene2go is not None and not isinstance(nodes.gene2go, str | Path):
             gene2go = stored(annotation_from(nodes.gene2go).arrays(), folder)
             nodes = dataclasses.replace(nodes, gene2go=gene2go)
-        options = dataclasses.replace(self.options, **parts.inputs.stored(lambda arrays: stored(arrays, folder)))
+        sources: dict[str, Any] = parts.inputs.stored(lambda arrays: stored(arrays, folder))
+        options = dataclasses.replace(self.options, **sources)
         return dataclasses.replace(self, network=dataclasses.replace(network, **files), nodes=nodes, options=options)
 
 

@@ -12,6 +12,7 @@ from gears.core._numbers import clipped
 from gears.evaluation._scoring import Predicted
 from gears.gears import GEARS, on_split
 from gears.graphs._similarities import PriorInputs
+from gears.graphs._sources import with_sources
 from gears.model._folder import check_names, check_scale
 from gears.model.config import ModelOptions
 from gears.priors._source import prior_of
@@ -145,7 +146,7 @@ class PriorEstimator:
         pert_data.use_split(split)
         options = ModelOptions.from_mapping(self.network)
         inputs = PriorInputs.of(pert_data, options.hidden_size, options.pert_embedding)
-        inputs = inputs.with_sources(pert_data, self.effects_of, self.similarities)
+        inputs = with_sources(inputs, pert_data, self.effects_of, self.similarities)
         fitted = prior_of(pert_data, self.fitted_parts, inputs)
         if fitted is None:
             msg = f"the split has no perturbed condition in {' and '.join(self.fitted_parts)} to fit the prior to"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gears.graphs._effects import NodeEffects
 from gears.priors._kernels import NAMES, GeneSimilarity, Similarity, settings_of
+
+if TYPE_CHECKING:
+    from gears.graphs._effects import NodeEffects
 
 
 @dataclass(frozen=True)

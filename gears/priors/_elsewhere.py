@@ -16,7 +16,7 @@ fitted to predictions of training conditions without themselves, and used where 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -24,14 +24,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import linalg
 
-from gears.graphs._effects import NodeEffects
+from gears.priors._data import PriorData
 from gears.priors._evidence import sample
 from gears.priors._kernels import NEW_KINDS, AdditiveCovariance, ComputedSimilarity, GeneSimilarity
+from gears.priors._residual import Residual
 
 if TYPE_CHECKING:
-    from gears.priors._data import PriorData
-    from gears.priors._fit import Criterion
+    from gears.graphs._effects import NodeEffects
 
+Criterion = Callable[[np.ndarray], np.ndarray]
 _RIDGE = 0.01  # r above: genes of the same M differ, if only a little
 _COMPLETED_BY = 150  # conditions that M is fitted to
 _SURE = 1.0  # standard errors that the gain of a residual must exceed
@@ -133,30 +134,6 @@ def with_effects(data: PriorData, covariance_of: Callable[[PriorData, np.ndarray
         for name, effects in data.effects.items()
     }
     return dataclasses.replace(data, further={**data.further, **similar})
-
-
-@dataclass(frozen=True)
-class Residual:
-    """Changes that other screens add for genes that training does not perturb."""
-
-    nodes_N: np.ndarray  # these genes, ascending
-    change_NG: np.ndarray  # (N, G) float32
-
-    def __call__(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
-        """Sum over each condition's genes, (U, G)."""
-        genes = GeneSimilarity(self.nodes_N, None)  # type: ignore[arg-type]
-        return np.asarray(genes.members(sets) @ self.change_NG, dtype=np.float64)
-
-    @classmethod
-    def from_arrays(cls, arrays: Mapping[str, np.ndarray], n_genes: int) -> Residual | None:
-        """What a file of a prior holds of it; ValueError where it does not fit."""
-        if "others" not in arrays:
-            return None
-        nodes_N, change_NG = arrays["others"], arrays["others_change"].astype(np.float32)
-        if change_NG.shape != (len(nodes_N), n_genes):
-            msg = f"the prior's effects of other screens are {change_NG.shape}; expected {(len(nodes_N), n_genes)}"
-            raise ValueError(msg)
-        return cls(nodes_N, change_NG)
 
 
 @dataclass(frozen=True)

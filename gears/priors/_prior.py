@@ -11,7 +11,6 @@ import numpy as np
 from scipy import sparse
 
 from gears.files._mapped import check_compressed
-from gears.priors._elsewhere import Residual
 from gears.priors._head import Head
 from gears.priors._kernels import (
     N_KINDS,
@@ -25,6 +24,7 @@ from gears.priors._kernels import (
 )
 from gears.priors._magnitude import Magnitude
 from gears.priors._measured import Measured
+from gears.priors._residual import Residual
 from gears.priors._uncertainty import Uncertainty
 
 Sets = Sequence[Sequence[int]]

@@ -20,6 +20,7 @@ import numpy as np
 from gears.core._messages import count
 from gears.distributed._world import World, is_running
 from gears.files._paths import link_target, user_path
+from gears.graphs._sources import with_sources as read_sources
 from gears.model._folder import ModelParts, is_model, save_model
 from gears.model.network import GEARSNetwork, begin_at_zero
 from gears.priors._source import prior_of, prior_rows
@@ -312,5 +313,5 @@ def with_sources(parts: ModelParts, pert_data: PertData, options: TrainOptions) 
     """The model whose prior reads the sources that the options name, and whose record holds their content hashes."""
     if options.effects_of is None and options.similarities is None and not parts.inputs.has_sources:
         return parts
-    inputs = parts.inputs.with_sources(pert_data, options.effects_of, options.similarities)
+    inputs = read_sources(parts.inputs, pert_data, options.effects_of, options.similarities)
     return dataclasses.replace(parts, inputs=inputs, provenance={**parts.provenance, "sources": inputs.record()})

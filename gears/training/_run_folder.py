@@ -268,12 +268,14 @@ def _different_splits(there: Split | None, here: Split | None) -> str:
 def _identity(parts: ModelParts) -> dict[str, Any]:
     """Short values that identify a model."""
     go, coexpress = parts.go, parts.coexpress
+    sources = ", ".join(f"{name} ({key[:8]})" for name, key in parts.provenance.get("sources", {}).items())
     return {
         "screen": str(parts.provenance.get("screen_hash", ""))[:16],
         "perturbation graph": f"{go.edge_index.shape[1]} edges ({content_hash(go.edge_index, go.weight)[:8]})",
         "co-expression graph": (
             f"{coexpress.edge_index.shape[1]} edges ({content_hash(coexpress.edge_index, coexpress.weight)[:8]})"
         ),
+        "sources of the prior": sources or "none",
         **parts.config.to_dict(),
     }
 

@@ -11,8 +11,7 @@ from typing import Any, Self
 import torch
 
 from gears.core._options import Needs, Options, anything, number, one_of, option, options, switch, text, whole
-from gears.files._paths import user_path
-from gears.graphs._effects import named_sources
+from gears.files._paths import named_sources, user_path
 from gears.training._loggers import LOGGERS, check_loggers
 from gears.training._schedules import LR_SCALINGS, SCHEDULES
 
@@ -92,8 +91,8 @@ class TrainOptions(Options):
         and the network's weight beside the prior chosen on the validation conditions. prior=None trains the network
         alone, as published""")
     effects_of: str | list[Any] | dict[str, Any] | Any | None = option(None, anything(), needs=_PRIOR,
-        help="""other screens of the same genes, or tables of effects (gears effects writes one), whose effects of genes
-        tell which ones are alike here and what unseen ones do: one, a list, or names with sources (docs/evidence.md)""")
+        help="""other screens of the same genes, or tables of effects (gears effects writes one), which tell what genes
+        are alike here and what unseen ones do: one, a list, or names with sources (docs/evidence.md)""")
     similarities: dict[str, Any] | None = option(None, anything(), needs=_PRIOR,
         help="""knowledge about genes by name: tables of edges (STRING, ...) or a vector of each gene (embeddings), each
         a similarity in the prior with a weight by evidence""")
