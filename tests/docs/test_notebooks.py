@@ -32,6 +32,7 @@ EXPECTED = {
     "main_job",
     "own_graph",
     "prediction",
+    "second_screen",
     "training",
     "uncertainty",
 }
