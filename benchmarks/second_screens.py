@@ -30,7 +30,7 @@ from screens import gained
 
 from gears import PertData
 from gears.data.splits._split import Split
-from gears.data.splits.folds import folds
+from gears.data.splits import folds
 from gears.evaluation import DECISIVE, compare
 from gears.evaluation.metrics import get_metric
 from gears.graphs import GeneAnnotation
