@@ -29,8 +29,8 @@ from scipy import sparse
 from screens import gained
 
 from gears import PertData
-from gears.data.splits._split import Split
 from gears.data.splits import folds
+from gears.data.splits._split import Split
 from gears.evaluation import DECISIVE, compare
 from gears.evaluation.metrics import get_metric
 from gears.graphs import GeneAnnotation
