@@ -25,7 +25,7 @@ may be .csv or .tsv (.gz), too, without the s.d. Nothing else is written.
 FIRST = ("context", "overwrite", "dataset", "guides", "condition_key", "ctrl_label", "normalize", "layer")
 
 
-def make_parser() -> CommandParser:
+def effects_parser() -> CommandParser:
     """Options of ``gears effects``."""
     from gears.data.screen.prepare import LoadOptions
 
@@ -43,7 +43,7 @@ def make_parser() -> CommandParser:
 
 def run_effects(arguments: list[str]) -> None:
     """Write, and print how many genes the table has."""
-    options = make_parser().parse(arguments)
+    options = effects_parser().parse(arguments)
     output = check_output(options.out, options.overwrite)
     with _opened(options) as pert_data:
         effects = pert_data.effects(options.context)

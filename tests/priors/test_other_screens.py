@@ -15,8 +15,8 @@ from gears.graphs._effects import NodeEffects
 from gears.graphs._similarities import PriorInputs
 from gears.graphs._sources import with_sources
 from gears.priors import GeneSimilarity, prior_of
-from gears.priors._elsewhere import Completed
 from gears.priors._kernels import AdditiveCovariance
+from gears.priors._other_screens import Completed
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.7, 1.0])
