@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from gears.files._mapped import check_compressed
+from gears.priors._explain import Basis
 from gears.priors._head import Head
 from gears.priors._kernels import (
     N_KINDS,
@@ -27,7 +28,7 @@ from gears.priors._measured import Measured
 from gears.priors._uncertainty import Uncertainty
 
 Sets = Sequence[Sequence[int]]
-_HEAD, _SD, _WITHIN = "head_", "sd_", "within_"
+_HEAD, _SD, _WITHIN, _BASIS = "head_", "sd_", "within_", "basis_"
 _LEAST_NUGGET = 0.01  # share of a gene's variance that is not of the condition alone, but of its gene
 _CSR = ("data", "indices", "indptr")
 
@@ -131,6 +132,9 @@ class GenePrior:
     scale
         Factor of each setting on its effects, (S, 1) or for each gene (S, G); None for 1, as in files of earlier
         versions.
+    basis
+        What the regression was made from, which explains predictions; None of very many conditions, of one alone, and
+        in files of earlier versions.
     """
 
     overall: Effects
@@ -149,6 +153,7 @@ class GenePrior:
     measured: Measured | None = None
     carries_singles: bool = True
     scale: np.ndarray | None = None
+    basis: Basis | None = None
 
     @property
     def scale_S(self) -> np.ndarray:
@@ -324,6 +329,8 @@ class GenePrior:
             arrays |= {"factor": np.array(options), "factor_coefficient": self.magnitude.coefficient_T}
         if self.head is not None:
             arrays |= {f"{_HEAD}{name}": array for name, array in self.head.arrays().items()}
+        if self.basis is not None:
+            arrays |= {f"{_BASIS}{name}": array for name, array in self.basis.arrays().items()}
         if self.uncertainty is not None:
             arrays |= {f"{_SD}{name}": array for name, array in self.uncertainty.arrays().items()}
         return arrays if self.measured is None else arrays | self.measured.arrays()
@@ -371,10 +378,12 @@ class GenePrior:
         else:  # a file of an earlier version: one slope for all conditions, measured ones too
             slope_K, mean_SG = np.full(N_KINDS, slope), np.zeros_like(target_SG)
             mean_only_K = np.zeros(N_KINDS, dtype=bool)
+        measured, basis = Measured.from_arrays(arrays), None
+        if (basis_arrays := _starting(arrays, _BASIS)) and uncertainty is not None and measured is not None:
+            basis = Basis.from_arrays(basis_arrays, uncertainty.covariance, measured.sets)
         return cls(
             overall, arrays["column"], target_SG, mean_SG, within, n_kinds, slope_K, mean_only_K, magnitude,
-            network_weight, dict(report or {}), uncertainty, head, Measured.from_arrays(arrays), bool(carries),
-            arrays.get("scale"),
+            network_weight, dict(report or {}), uncertainty, head, measured, bool(carries), arrays.get("scale"), basis,
         )  # fmt: skip
 
 
