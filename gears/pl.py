@@ -31,7 +31,6 @@ from gears.conditions import Condition
 from gears.core._messages import count
 from gears.data.screen._prepared import PreparedScreen
 from gears.design._interactions import interactions_table
-from gears.design.hits import TrueChanges
 from gears.evaluation.baselines._base import make_baseline
 from gears.evaluation.interactions import observed_interactions, predicted_interactions
 from gears.evaluation.intervals import difference_table
@@ -40,6 +39,7 @@ from gears.evaluation.truth import Truth
 from gears.evaluation.uncertainty import Calibration, calibration
 from gears.gears import GEARS, AnyModel, gears_of
 from gears.plotting._style import deliver, figure_of, in_notebook
+from gears.prediction._true_changes import TrueChanges
 from gears.prediction.predictions import Predictions
 
 __all__ = [
@@ -366,7 +366,7 @@ def rate_calibration(model: AnyModel, /, threshold: float = 0.2, conditions: Que
     """
     gears, predictions = _predicted_all(model, conditions)
     predictions.to_frame("sd")  # an error where there is none
-    probability = TrueChanges.of(gears._need_model(), predictions).beyond(threshold).ravel()
+    probability = TrueChanges.of(predictions).beyond(threshold).ravel()
     true_UG, _ = _measured(gears, predictions.conditions)
     is_hit = (true_UG > threshold if threshold > 0 else true_UG < threshold).ravel()
     table = pd.DataFrame({"readout": "gene", "p": probability, "hit": is_hit})

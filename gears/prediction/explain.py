@@ -12,6 +12,7 @@ import pandas as pd
 from gears.conditions import Condition
 from gears.core._messages import count, shorten
 from gears.core._numbers import whole_number
+from gears.prediction._rests_on import effective_number, name_of_training, shares_of_weights
 from gears.prediction._stream import predict
 from gears.prediction.predictions import in_contexts, requested_conditions, requested_genes
 from gears.priors._decomposition import MEASURED, OFFSET, SHARED, Decomposition, decompose
@@ -108,7 +109,7 @@ def explain(
     prediction_G = predictions.delta_UG[0][columns]
     table, change_RN = _table(_Names(parts, one), found, steps, prediction_G, columns, n)
     names = np.asarray(parts.gene_names)[columns]
-    n_effective, _ = rests_on(prior, [nodes])
+    n_effective = effective_number(shares_of_weights(prior, [nodes]))
     return Explanation(
         one,
         pd.Series(prediction_G, index=pd.Index(names, name="gene"), name="change"),
@@ -116,28 +117,6 @@ def explain(
         pd.DataFrame(change_RN, columns=pd.Index(names, name="gene")),
         float(n_effective[0]),
     )
-
-
-def rests_on(prior: GenePrior, sets: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Effective number of training conditions of each prediction (U,), and their shares of the weights (U, C).
-
-    For a gene of average signal and noise. Where nothing links a condition with training, all conditions count alike.
-    """
-    assert prior.basis is not None
-    assert prior.measured is not None
-    own_U = prior.measured.rows(sets)
-    share_UC = np.abs(prior.basis.typical_weights(sets, own_U))
-    at = np.flatnonzero(own_U >= 0)
-    rows = own_U[at]
-    if len(at) and prior.uncertainty is not None:
-        variance_R = prior.measured.variance_C[rows] * float(prior.uncertainty.gene_G.mean())
-        noise_R = prior.measured.noise_C[rows] * float(prior.measured.noise_G.mean())
-        kept_R = variance_R / np.maximum(variance_R + noise_R, np.finfo(float).tiny)
-        share_UC[at] *= (1 - kept_R)[:, None]
-        share_UC[at, rows] = kept_R
-    total_U1 = share_UC.sum(axis=1, keepdims=True)
-    share_UC = np.divide(share_UC, total_U1, out=np.full_like(share_UC, 1 / share_UC.shape[1]), where=total_U1 > 1e-9)
-    return 1 / (share_UC**2).sum(axis=1), share_UC
 
 
 def _placed(parts: ModelParts, condition: str | Sequence[str] | Condition) -> tuple[Condition, Sequence[int]]:
@@ -188,15 +167,8 @@ class _Names:
 
     def of_row(self, row: int) -> Condition:
         """The training condition of a row."""
-        prior, contexts = self.parts.prior, self.parts.contexts
-        assert prior is not None
-        assert prior.measured is not None
-        nodes: Any = prior.measured.sets[row]
-        condition = Condition(tuple(self.parts.pert_names[node] for node in nodes))
-        if contexts is None:
-            return condition
-        context = contexts.contexts[nodes.context] if contexts.contexts else ""
-        return condition.at(context, contexts.kinds[nodes.kind] if contexts.kinds else "")
+        assert self.parts.prior is not None
+        return name_of_training(self.parts.prior, self.parts.pert_names, self.parts.contexts, row)
 
     def cells(self, row: int) -> float:
         """Its number of cells."""
