@@ -43,8 +43,9 @@ from gears.prediction._true_changes import TrueChanges
 from gears.prediction.predictions import Predictions
 
 __all__ = [
-    "coverage_curve", "delta_heat_map", "embedding", "error_against_spread", "gene_changes", "go_neighbourhood",
-    "interaction_map", "interaction_volcano", "method_differences", "plot_perturbation", "predicted_vs_true",
+    "coverage_curve", "delta_heat_map", "embedding", "error_against_spread", "evidence", "gene_changes",
+    "go_neighbourhood", "interaction_map", "interaction_volcano", "method_differences", "plot_perturbation",
+    "predicted_vs_true",
     "prediction_figure", "rate_calibration", "replay_curve", "training_curves", "volcano",
 ]  # fmt: skip
 
@@ -373,6 +374,13 @@ def rate_calibration(model: AnyModel, /, threshold: float = 0.2, conditions: Que
     bins = table.groupby(["readout", np.minimum((10 * probability).astype(int), 9)])
     table = bins.agg(expected=("p", "mean"), observed=("hit", "mean"), n=("hit", "size")).reset_index()
     return (table[table["n"] >= 20],), {}
+
+
+@_scanpy_like(plotting.evidence)
+def evidence(model: AnyModel, /, condition: Query, *, genes: str | Iterable[str] | None = None, n: int = 10) -> Call:
+    """What a prediction rests on: the share of training conditions and of the steps of the model (`GEARS.explain`)."""
+    found = gears_of(model).explain(condition, genes, n)
+    return (found.table,), {"title": f"{found.condition.name}: what the prediction rests on"}
 
 
 @_scanpy_like(plotting.replay_curve)

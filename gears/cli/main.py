@@ -24,6 +24,7 @@ COMMANDS = {  # in the order of use
     "prepare": "check a screen and prepare it for training",
     "train": "train a model on a screen, with one or several GPUs or CPU processes",
     "predict": "predict the expression after perturbing genes, with a trained model",
+    "explain": "say which training conditions a prediction rests on",
     "genes": "list the genes that a trained model can perturb",
     "suggest": "choose the perturbations to measure next",
     "hits": "rank perturbations by the probability that a gene, a signature or everything moves",
@@ -68,6 +69,7 @@ HOMES = {
     "completion": "gears.cli.completion",
     **dict.fromkeys(("inspect", "prepare"), "gears.cli._screens"),
     **dict.fromkeys(("compare", "report"), "gears.cli._evaluate"),
+    "explain": "gears.cli._predict",
     **dict.fromkeys(("suggest", "hits", "reverse", "power"), "gears.cli._design"),
 }
 """Module of each command; its function is `run_<command>`."""

@@ -14,6 +14,7 @@ from gears.plotting._curves import (
     replay_curve,
     training_curves,
 )
+from gears.plotting._evidence import evidence
 from gears.plotting._maps import delta_heat_map, interaction_map
 from gears.plotting._neighbourhood import go_neighbourhood
 from gears.plotting._points import embedding, interaction_volcano, spread_p_values, volcano
@@ -24,6 +25,7 @@ __all__ = [
     "delta_heat_map",
     "embedding",
     "error_against_spread",
+    "evidence",
     "gene_changes",
     "go_neighbourhood",
     "image_bytes",
