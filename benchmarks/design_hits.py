@@ -32,7 +32,6 @@ from gears.design.hits import Scorer
 from gears.design.reverse import similarity
 from gears.plotting import image_bytes, new_figure
 from gears.plotting._curves import rate_calibration
-from gears.prediction._true_changes import TrueChanges
 from gears.prediction.predictions import Predictions
 from gears.simulate import SimulatedTruth
 
@@ -96,7 +95,7 @@ def hit_rates(data: PertData, truth: SimulatedTruth, model: GEARS, held: Sequenc
     size = float(np.quantile(np.abs(true_UG), 0.95))
     found = []
     is_other_UG = np.array([[gene not in one.genes for gene in names] for one in held])
-    true_changes = TrueChanges.of(predictions)
+    true_changes = predictions.true_changes()
     for sign in (1, -1):
         found.append(readouts("gene", true_changes.beyond(sign * size), sign * true_UG > size, is_other_UG))
     rng, signatures, sizes = np.random.default_rng(0), [], []

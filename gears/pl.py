@@ -39,7 +39,6 @@ from gears.evaluation.truth import Truth
 from gears.evaluation.uncertainty import Calibration, calibration
 from gears.gears import GEARS, AnyModel, gears_of
 from gears.plotting._style import deliver, figure_of, in_notebook
-from gears.prediction._true_changes import TrueChanges
 from gears.prediction.predictions import Predictions
 
 __all__ = [
@@ -367,7 +366,7 @@ def rate_calibration(model: AnyModel, /, threshold: float = 0.2, conditions: Que
     """
     gears, predictions = _predicted_all(model, conditions)
     predictions.to_frame("sd")  # an error where there is none
-    probability = TrueChanges.of(predictions).beyond(threshold).ravel()
+    probability = predictions.true_changes().beyond(threshold).ravel()
     true_UG, _ = _measured(gears, predictions.conditions)
     is_hit = (true_UG > threshold if threshold > 0 else true_UG < threshold).ravel()
     table = pd.DataFrame({"readout": "gene", "p": probability, "hit": is_hit})

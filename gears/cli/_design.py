@@ -248,15 +248,8 @@ def _show(options: Any, table: pd.DataFrame) -> None:
         text += f"\n... of {len(table)} rows (--output FILE.csv writes all)"
     if excluded:
         text += f"\n\n{count(len(excluded), 'candidate')} excluded (--json lists all): {excluded_by_reason(excluded)}"
-    show(options, {"rows": plain_rows(table), "excluded": excluded}, text)
-
-
-def plain_rows(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows of a table for JSON; None where a number is not finite."""
-    return [
-        {
-            str(name): None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in row.items()
-        }
+    rows = [
+        {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()}
         for row in table.to_dict("records")
     ]
+    show(options, {"rows": rows, "excluded": excluded}, text)

@@ -74,20 +74,18 @@ def explain_parser() -> CommandParser:
 
 def run_explain(arguments: list[str]) -> None:
     """Explain one prediction."""
-    from gears.cli._design import check_output_of, plain_rows
-
     options = explain_parser().parse(arguments)
-    check_output_of(options)
+    output = None if options.output is None else check_output(user_path(options.output), options.overwrite)
     from gears.files.formats import write_text
     from gears.gears import GEARS
 
-    found = GEARS.from_pretrained(options.model, device="cpu").explain(
-        options.condition, options.genes or None, options.n
-    )
-    if options.output is not None:
-        write_text(options.output, found.table.to_csv(index=False))
+    model = GEARS.from_pretrained(options.model, device="cpu")
+    found = model.explain(options.condition, options.genes or None, options.n)
+    if output is not None:
+        write_text(output, found.table.to_csv(index=False))
     value = {"condition": found.condition.name, "text": found.text, "n_effective": found.n_effective}
-    show(options, value | {"rows": plain_rows(found.table)}, str(found))
+    rows = found.table.astype(object).where(found.table.notna(), None).to_dict("records")
+    show(options, value | {"rows": rows}, str(found))
 
 
 def run_predict(arguments: list[str]) -> None:

@@ -42,7 +42,7 @@ from gears.design._candidates import (
 )
 from gears.evaluation.uncertainty import half_width
 from gears.model._folder import ModelParts
-from gears.prediction._true_changes import TrueChanges, beyond
+from gears.prediction._true_changes import beyond
 from gears.prediction.predictions import Predictions
 from gears.priors._kernels import CORRELATED_GENES
 
@@ -106,7 +106,7 @@ def _median_effect_size(model: Model) -> float:
     """Median effect size of the conditions that the model is fitted to."""
     parts = parts_of(model)
     blocks = predicted(model, fitted_conditions(parts))
-    square_U = np.concatenate([TrueChanges.of(block).mean_square()[0] for block in blocks])
+    square_U = np.concatenate([block.true_changes().mean_square()[0] for block in blocks])
     threshold = float(np.median(np.sqrt(square_U)))
     logger.info("threshold %.3g: the median effect size of %s", threshold, count(len(square_U), "fitted condition"))
     return threshold
@@ -217,10 +217,10 @@ class Scorer:
     def __call__(self, predictions: Predictions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mean and standard deviation of x, and the probability that it is a hit, (U,) each."""
         if self.weight_G is None:
-            mean_U, sd_U = TrueChanges.of(predictions).mean_square()
+            mean_U, sd_U = predictions.true_changes().mean_square()
         else:
             used = np.flatnonzero(self.weight_G)
-            changes = TrueChanges.of(predictions, used)
+            changes = predictions.true_changes(used)
             mean_UG, sd_UG = changes.moments()
             mean_U, sd_U = mean_UG @ self.weight_G[used], sum_sd(sd_UG, self.weight_G[used])
             if len(used) == 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +13,6 @@ from gears.conditions import Condition
 from gears.core._messages import count, shorten
 
 if TYPE_CHECKING:
-    from gears.prediction.predictions import Origin
     from gears.priors._prior import GenePrior
 
 logger = logging.getLogger(__name__)
@@ -22,6 +21,10 @@ SHOWN = 3
 MOST_OF_IT = 0.5  # share of the weights from which on a prediction rests on one condition
 FEW_CELLS = 10
 _BLOCK = 4096  # conditions at a time
+SetsOf = Callable[[Sequence[Condition]], Sequence[Sequence[int]]]
+"""Perturbation-graph nodes of conditions."""
+NameOf = Callable[[int], Condition]
+"""Training condition of a row of the prior."""
 
 
 def shares_of_weights(prior: GenePrior, sets: Sequence[Sequence[int]]) -> np.ndarray:
@@ -62,40 +65,37 @@ def name_of_training(prior: GenePrior, pert_names: Sequence[str], contexts: Any,
     return condition.at(context, contexts.kinds[nodes.kind] if contexts.kinds else "")
 
 
-def table_of_shares(prior: GenePrior, origin: Origin, conditions: Sequence[Condition]) -> pd.DataFrame | None:
-    """Columns ``n_effective`` and ``most_important``; None for a prior that does not keep what it was fitted to."""
-    if prior.basis is None or prior.measured is None:
-        return None
+def table_of_shares(
+    prior: GenePrior, conditions: Sequence[Condition], sets_of: SetsOf, name_of: NameOf
+) -> pd.DataFrame:
+    """Columns ``n_effective`` and ``most_important``, for a prior that keeps what it was fitted to."""
     numbers, texts = [], []
     for start in range(0, len(conditions), _BLOCK):
         block = conditions[start : start + _BLOCK]
-        share_UC = shares_of_weights(prior, origin.sets_of(block))
+        share_UC = shares_of_weights(prior, sets_of(block))
         numbers.append(effective_number(share_UC))
         for condition, share_C in zip(block, share_UC, strict=True):
             first = np.argsort(-share_C, kind="stable")[:SHOWN].tolist() if not condition.is_control else []
-            named = (name_of_training(prior, origin.pert_names, origin.contexts, row).name for row in first)
-            texts.append(", ".join(f"{name} {share_C[row]:.0%}" for name, row in zip(named, first, strict=True)))
+            texts.append(", ".join(f"{name_of(row).name} {share_C[row]:.0%}" for row in first))
     n_effective = np.concatenate(numbers) if numbers else np.zeros(0)
     n_effective[[condition.is_control for condition in conditions]] = np.nan
     return pd.DataFrame({"n_effective": n_effective, "most_important": texts})
 
 
-def warn_of_few_cells(origin: Origin, conditions: Sequence[Condition]) -> None:
+def warn_of_few_cells(prior: GenePrior, conditions: Sequence[Condition], sets_of: SetsOf, name_of: NameOf) -> None:
     """Log one warning about predictions that rest on one condition of few cells."""
-    prior = origin.prior
-    if prior is None or prior.basis is None or prior.measured is None:
-        return
+    assert prior.basis is not None
     perturbed = [condition for condition in conditions if not condition.is_control][:_BLOCK]
     if not perturbed:
         return
-    share_UC = shares_of_weights(prior, origin.sets_of(perturbed))
+    share_UC = shares_of_weights(prior, sets_of(perturbed))
     first_U = share_UC.argmax(axis=1)
     is_one_U = (share_UC.max(axis=1) >= MOST_OF_IT) & (prior.basis.n_C[first_U] < FEW_CELLS)
     found = []
     for row in np.flatnonzero(is_one_U).tolist():
         first = int(first_U[row])
-        known = name_of_training(prior, origin.pert_names, origin.contexts, first)
-        found.append(f"{perturbed[row].name} ({known.name}, {count(int(prior.basis.n_C[first]), 'cell')})")
+        n_cells = count(int(prior.basis.n_C[first]), "cell")
+        found.append(f"{perturbed[row].name} ({name_of(first).name}, {n_cells})")
     if found:
         n = count(len(found), "prediction rests", "predictions rest")
         logger.warning("%s on one condition of fewer than %d cells: %s", n, FEW_CELLS, shorten(found, 3))

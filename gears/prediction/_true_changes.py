@@ -6,6 +6,7 @@ probabilities of change and calibration curves read it here.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from gears.priors._uncertainty import unseen
 from gears.priors.true_change import MEASURED, group_of
 
 if TYPE_CHECKING:
-    from gears.prediction.predictions import Predictions
+    from gears.priors._prior import GenePrior
 
 
 @dataclass(frozen=True)
@@ -37,30 +38,32 @@ class TrueChanges:
     sd_UG: np.ndarray
 
     @classmethod
-    def of(cls, predictions: Predictions, columns: np.ndarray | slice = slice(None)) -> TrueChanges:
-        """Of some genes, by the prior of the model; where it has none, or an older one, the predictions' Gaussian.
+    def of(
+        cls,
+        prior: GenePrior | None,
+        sets: Sequence[Sequence[int]],
+        change_UG: np.ndarray,
+        sd_UG: np.ndarray,
+        columns: np.ndarray | slice = slice(None),
+    ) -> TrueChanges:
+        """Of some genes, by a prior; a Gaussian without one, or by one of an earlier version.
 
-        ValueError for predictions without standard deviations.
+        `change_UG` and `sd_UG` are predicted changes of all genes, before negative expression was set to zero, and
+        their standard deviations.
         """
-        if predictions.sd is None:
-            msg = f"{predictions.missing('sd')}; it says how far a gene can change"
-            raise ValueError(msg)
-        change_UG, sd_UG = predictions.unclipped_delta(columns), predictions.sd[:, columns]
-        prior = None if predictions.origin is None else predictions.origin.prior
+        change_UK, sd_UK = change_UG[:, columns], sd_UG[:, columns]
         uncertainty = None if prior is None else prior.uncertainty
         if prior is None or uncertainty is None or uncertainty.true_change is None:
-            return cls(np.zeros_like(sd_UG), change_UG, sd_UG)
-        assert predictions.origin is not None
-        sets = predictions.origin.sets_of(predictions.conditions)
-        is_own_UG = np.zeros(predictions.sd.shape, dtype=bool)
+            return cls(np.zeros_like(sd_UK), change_UK, sd_UK)
+        is_own_UG = np.zeros(sd_UG.shape, dtype=bool)
         is_own_UG[target_cells(sets, prior.column_P)] = True
         groups = group_of(sizes_of(sets), unseen(sets, uncertainty.covariance.overall.genes))
         if prior.measured is not None:
             groups = np.where(prior.measured.rows(sets) < 0, groups, MEASURED)
         true_change = uncertainty.true_change.of_genes(columns)
-        absent_UG, mean_UG, sd_UG = true_change(groups, change_UG, sd_UG, is_own_UG[:, columns])
+        absent_UK, mean_UK, sd_UK = true_change(groups, change_UK, sd_UK, is_own_UG[:, columns])
         is_perturbed_U1 = sizes_of(sets)[:, None] > 0  # the control has no change
-        return cls(absent_UG, is_perturbed_U1 * mean_UG, is_perturbed_U1 * sd_UG)
+        return cls(absent_UK, is_perturbed_U1 * mean_UK, is_perturbed_U1 * sd_UK)
 
     def changed(self, threshold: float) -> np.ndarray:
         """Probability that each change is larger than the threshold in either direction, (U, G)."""

@@ -31,7 +31,7 @@ from gears.data.splits._split import Split, subgroup_names
 from gears.files.formats import plain_adata
 from gears.graphs._annotation import GeneAnnotation, near_symbols
 from gears.prediction._information import SOURCES, informed_by, source_of_genes, warn_uninformed
-from gears.prediction._rests_on import table_of_shares, warn_of_few_cells
+from gears.prediction._rests_on import name_of_training, table_of_shares, warn_of_few_cells
 from gears.prediction._true_changes import TrueChanges
 
 if TYPE_CHECKING:
@@ -192,17 +192,23 @@ class Predictions(Mapping[str, np.ndarray]):
         """Log warnings: of genes neither measured nor perturbed in training, and of what rests on few cells."""
         if self.origin is not None:
             warn_uninformed(self.conditions, self.origin.source_of)
-            warn_of_few_cells(self.origin, self.conditions)
+            if self.origin.prior is not None and self.origin.prior.basis is not None:
+                lookups = self.origin.sets_of, self.origin.training_condition
+                warn_of_few_cells(self.origin.prior, self.conditions, *lookups)
 
     @property
     def delta_UG(self) -> np.ndarray:
         """Predicted expression minus the control mean, (U, G)."""
         return self.expression_UG - self.control_mean_G
 
-    def unclipped_delta(self, columns: np.ndarray | slice = slice(None)) -> np.ndarray:
-        """`delta_UG` of some genes as predicted, before negative expression was set to zero."""
-        delta_UG = self.delta_UG[:, columns]
-        return delta_UG if self.cut is None else delta_UG + self.cut[:, columns].toarray()
+    def true_changes(self, columns: np.ndarray | slice = slice(None)) -> TrueChanges:
+        """What the true changes of some genes may be; ValueError for predictions without standard deviations."""
+        if self.sd is None:
+            raise ValueError(_MISSING["sd"])
+        change_UG = self.delta_UG if self.cut is None else self.delta_UG + self.cut.toarray()
+        prior = None if self.origin is None else self.origin.prior
+        sets = [] if self.origin is None or prior is None else self.origin.sets_of(self.conditions)
+        return TrueChanges.of(prior, sets, change_UG, self.sd, columns)
 
     def p_changed(self, threshold: float = CHANGED) -> pd.DataFrame:
         """Probability that each gene's mean changes by more than a threshold, up or down; conditions x genes.
@@ -224,13 +230,13 @@ class Predictions(Mapping[str, np.ndarray]):
             msg = f"threshold is {brief(threshold)}; expected a change of log expression above 0"
             raise ValueError(msg)
         index = pd.Index([condition.name for condition in self.conditions], name="condition")
-        changed_UG = TrueChanges.of(self).changed(threshold)
+        changed_UG = self.true_changes().changed(threshold)
         return pd.DataFrame(changed_UG, index=index, columns=pd.Index(self.gene_names, name="gene"))
 
     @property
     def changed_UG(self) -> np.ndarray:
         """:meth:`p_changed` for a change of more than 0.1, (U, G)."""
-        return TrueChanges.of(self).changed(CHANGED)
+        return self.true_changes().changed(CHANGED)
 
     def rests_on(self) -> pd.DataFrame:
         """How many training conditions each prediction rests on, and on which three most.
@@ -347,13 +353,8 @@ class Predictions(Mapping[str, np.ndarray]):
         names = {"expression": "expression_UG", "delta": "delta_UG"}
         table = getattr(self, names.get(values, values))
         if table is None:
-            raise ValueError(self.missing(values))
+            raise ValueError(_MISSING[values])
         return np.asarray(table)
-
-    @staticmethod
-    def missing(values: str) -> str:
-        """Why predictions lack some values, and what to do."""
-        return _MISSING[values]
 
     @cached_property
     def _rows(self) -> dict[Condition, int]:
@@ -563,7 +564,14 @@ class Origin:
 
     def rests_on(self, conditions: Sequence[Condition]) -> pd.DataFrame | None:
         """The table of :meth:`Predictions.rests_on`; None for a model that does not keep its training conditions."""
-        return None if self.prior is None else table_of_shares(self.prior, self, conditions)
+        if self.prior is None or self.prior.basis is None:
+            return None
+        return table_of_shares(self.prior, conditions, self.sets_of, self.training_condition)
+
+    def training_condition(self, row: int) -> Condition:
+        """The training condition of a row of the prior, as the model names it."""
+        assert self.prior is not None
+        return name_of_training(self.prior, self.pert_names, self.contexts, row)
 
     @property
     def description(self) -> dict[str, Any]:

@@ -24,21 +24,17 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import sparse
 
 from gears.files._mapped import check_compressed
-from gears.priors._kernels import NAMES, AdditiveCovariance, counted, settings_of, sizes_of, specific_covariance
+from gears.priors._kernels import NAMES, AdditiveCovariance, settings_of, sizes_of, specific_covariance
 from gears.priors._posterior import ConditionCovariance
 from gears.priors._regression import STRENGTHS, Spectrum
 
-if TYPE_CHECKING:
-    from gears.priors._process import Regression
-
 Sets = Sequence[Sequence[int]]
-OWN, GO = NAMES[2:]
+OWN = NAMES[2]
 _TABLES = ("rest", "noise_C", "noise_G", "n_C", "share", "weights")
 _CSR = ("data", "indices", "indptr")
 
@@ -80,6 +76,8 @@ class Basis:
         settings.
     tables
         Similarity of all nodes to the trained ones by each of these but the first, which is the rest of their mean.
+    is_level_halved
+        Whether half of the level counts once for each perturbed gene (:meth:`gears.priors._prior.Effects.of`).
     """
 
     covariance: ConditionCovariance
@@ -93,27 +91,6 @@ class Basis:
     weight_2K: np.ndarray
     tables: Mapping[str, sparse.csr_matrix]
     is_level_halved: bool = False
-
-    @classmethod
-    def of(cls, regression: Regression, covariance: ConditionCovariance, within: str) -> Basis | None:
-        """Of a regression over all pairs of conditions; None for one by features, or of a single condition.
-
-        `within` begins the names of weights within settings.
-        """
-        process = regression.process
-        if not process.exact or regression.share_MG is None:
-            return None
-        data, weight_of = process.data, process.weights.kernels
-        similarities = {GO: data.genes, **data.further}
-        weight_2N = np.array([[weight_of.get(part + name, 0.0) for name in similarities] for part in ("", within)])
-        used = sorted({number for row in weight_2N for number in counted(row.tolist())}) or [0]
-        used.sort(key=lambda number: -float(weight_2N[:, number].sum()))
-        names = tuple(list(similarities)[number] for number in used)
-        return cls(
-            covariance, data.sets, process.rest_CG, process.noise_C, process.noise_G, data.n_C, regression.share_MG,
-            names, weight_2N[:, used], {name: similarities[name].similar_PT for name in names[1:]},
-            not regression.is_level_shrunk and bool(np.all(sizes_of(data.sets) == 1)),
-        )  # fmt: skip
 
     def without(self, row: int) -> Basis:
         """The same without a condition."""

@@ -15,12 +15,11 @@ from gears.files._mapped import row_blocks
 from gears.graphs._similarities import PriorInputs
 from gears.priors._calibration import LeftOut, fit_uncertainty
 from gears.priors._data import PriorData
-from gears.priors._explain import Basis
 from gears.priors._kernels import KINDS, N_KINDS, NEW_KINDS, NEW_ONE, NEW_SEVERAL, kinds_of_sets, sizes_of, target_cells
 from gears.priors._magnitude import fit_magnitude
 from gears.priors._measured import Measured
 from gears.priors._prior import Effects, GenePrior, slopes_of_targets
-from gears.priors._process import WITHIN, Process, Regression, levels
+from gears.priors._process import Process, Regression, levels
 
 if TYPE_CHECKING:
     from gears.priors._uncertainty import Uncertainty
@@ -98,7 +97,7 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     }
     prior = dataclasses.replace(
         candidate.prior, slope_K=choice.slope_K, mean_only_K=choice.mean_only_K, uncertainty=uncertainty,
-        report=report, measured=measured, basis=Basis.of(candidate.regression, uncertainty.covariance, WITHIN),
+        report=report, measured=measured, basis=candidate.regression.basis(uncertainty.covariance),
     )  # fmt: skip
     return FittedPrior(prior, left_out_CG)
 

@@ -21,11 +21,14 @@ from scipy import sparse
 from gears.conditions import FEWEST_COMBINATIONS
 from gears.priors._data import PriorData
 from gears.priors._evidence import EvidenceWeights, fit_weights, sample
+from gears.priors._explain import Basis
 from gears.priors._kernels import (
     MOST_EXACT,
     MOST_FEATURES,
+    NAMES,
     AdditiveCovariance,
     Features,
+    counted,
     gene_features,
     mixed,
     sizes_of,
@@ -93,6 +96,23 @@ class Regression:
             coefficient_RG = factor * self.coefficient_CG[rows]
             parts.append(of(within, data.sets_of(rows), coefficient_RG, np.zeros_like(self.level_G)))
         return overall, tuple(parts)
+
+    def basis(self, covariance: ConditionCovariance) -> Basis | None:
+        """What it was made from, to explain predictions; None for one by features, or of a single condition."""
+        process = self.process
+        if not process.exact or self.share_MG is None:
+            return None
+        data, weight_of = process.data, process.weights.kernels
+        similarities = {NAMES[-1]: data.genes, **data.further}
+        weight_2N = np.array([[weight_of.get(part + name, 0.0) for name in similarities] for part in ("", WITHIN)])
+        used = sorted({number for row in weight_2N for number in counted(row.tolist())}) or [0]
+        used.sort(key=lambda number: -float(weight_2N[:, number].sum()))
+        names = tuple(list(similarities)[number] for number in used)
+        return Basis(
+            covariance, data.sets, process.rest_CG, process.noise_C, process.noise_G, data.n_C, self.share_MG, names,
+            weight_2N[:, used], {name: similarities[name].similar_PT for name in names[1:]},
+            not self.is_level_shrunk and bool(np.all(sizes_of(data.sets) == 1)),
+        )  # fmt: skip
 
     def certainty(self) -> tuple[ConditionCovariance, Posterior | None]:
         """Covariance of any condition with the training conditions, and what these explain of its variance."""
