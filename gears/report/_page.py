@@ -256,6 +256,7 @@ def build_page(results: Results, images: Mapping[str, tuple[bytes, str]]) -> str
         differences=list(_differences(results)),
         costs=_costs(results),
         left_out=Table("Excluded", left_out),
+        undefined=_undefined(results),
         metrics={name: METRICS[name] for name in metrics if name in METRICS},
         baselines={marked(name): BASELINES[name] for name in methods if name in BASELINES},
     )
@@ -265,6 +266,15 @@ def _worse(results: Results) -> set[str]:
     """Models that are worse than the best baseline of some decisive metric."""
     rows = results.decisive
     return set() if rows.empty else set(rows["model"][rows["verdict"] == WORSE])
+
+
+def _undefined(results: Results) -> Table | None:
+    """How many values of each metric are undefined, by method and reason."""
+    rows = results.table[results.table["value"].isna()]
+    if rows.empty or "reason" not in rows:
+        return None
+    counts = rows.groupby(["metric", "reason", "method"], sort=False).size().rename("conditions").reset_index()
+    return Table("Undefined values and why", counts.assign(method=counts["method"].map(marked)), folded=True)
 
 
 def _costs(results: Results) -> Table | None:
