@@ -75,16 +75,22 @@ class Explanation:
         rests = "1 condition" if self.n_effective < 1.05 else f"{self.n_effective:.1f} conditions"
         return f"{self.condition.name}: {', '.join(shown) or 'no change'}; rests on {rests} in effect"
 
+    @property
+    def _shown(self) -> pd.DataFrame:
+        """The table without missing cell numbers."""
+        cells = self.table["cells"]
+        return self.table.assign(cells=cells.astype(object).where(cells.notna(), ""))
+
     def __str__(self) -> str:
         columns = [name for name in COLUMNS if name not in ("part", "group")]
         is_condition = self.table["condition"] != ""
-        named = self.table.assign(condition=self.table["condition"].where(is_condition, self.table["part"]))
+        named = self._shown.assign(condition=self.table["condition"].where(is_condition, self.table["part"]))
         return f"{self.text}\n\n{named[columns].to_string(index=False, float_format='{:.3g}'.format, na_rep='')}"
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        table = self.table.to_html(index=False, border=0, float_format="{:.3g}".format, na_rep="")
+        table = self._shown.to_html(index=False, border=0, float_format="{:.3g}".format, na_rep="")
         return f'<p>{self.text}</p><div style="overflow-x: auto">{table}</div>'
 
 
@@ -239,4 +245,5 @@ def _table(
             changes.append(step_G[columns][None])
             share = float(step_G[columns] @ along_G)
             records.append((name, "", "", _COMMON.get(name, name), np.nan, np.nan, share, np.nan))
-    return pd.DataFrame(records, columns=list(COLUMNS)), np.concatenate(changes)
+    table = pd.DataFrame(records, columns=list(COLUMNS)).astype({"cells": "Int64"})
+    return table, np.concatenate(changes)

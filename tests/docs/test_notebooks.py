@@ -28,6 +28,7 @@ EXPECTED = {
     "campaign",
     "data",
     "evaluation",
+    "explain",
     "from_cell_gears",
     "main_job",
     "own_graph",
