@@ -45,6 +45,8 @@ class ConditionMeans:
         Whether no value of the screen is below 0.
     cell_variance_G
         Variance of a cell's expression within a condition, pooled; needed by standard deviations.
+    moved
+        Conditions that are fitted in other contexts only.
     profiles
         Makes vectors of the measured genes whose cosines say which are co-expressed, (G, K), NaN for a gene without;
         needed by baselines that use co-expression, and called by no other.
@@ -58,6 +60,7 @@ class ConditionMeans:
     nonnegative: bool = True
     profiles: Callable[[], np.ndarray] | None = None
     cell_variance_G: np.ndarray | None = None
+    moved: tuple[Condition, ...] = ()
 
     def __post_init__(self) -> None:
         mean_CG = np.asarray(self.mean_CG)
@@ -184,7 +187,8 @@ class Setting:
         if not view.suffix:
             return table
         labels = table["condition"].where(table["condition"] == EVERY, table["condition"] + view.suffix)
-        return table.assign(condition=labels, **{CONTEXT: view.context, KIND: view.kind})
+        n_control = int(view.statistics.n[view.control_id])
+        return table.assign(condition=labels, n_control=n_control, **{CONTEXT: view.context, KIND: view.kind})
 
 
 def by_setting(screen: PreparedScreen, conditions: Sequence[Condition]) -> list[tuple[PreparedScreen, np.ndarray]]:
@@ -231,9 +235,10 @@ def means_in(screen: PreparedScreen, view: PreparedScreen, fitted: Iterable[Cond
         conditions,
         np.array([row_of[condition] for condition in (*elsewhere, *means.train)], dtype=np.int64),
         means.gene_names,
-        np.array([n_cells.get(condition, 1.0) for condition in conditions]),
+        np.array([n_cells.get(condition, 1.0) for condition in conditions]),  # 1: nothing was measured here
         means.nonnegative,
         means.profiles,
+        moved=tuple(elsewhere),
     )
 
 
@@ -248,20 +253,7 @@ def count_parts(split: Split, parts: Iterable[str], fitted: Iterable[Condition] 
 
 
 def fitted_line(counts: Mapping[str, Sequence[Mapping[str, int]]]) -> str:
-    """Line about the conditions that methods were fitted to.
-
-    Parameters
-    ----------
-    counts
-        By method: the number of conditions by part of the split (:func:`count_parts`), of each split.
-
-    Examples
-    --------
-    >>> fitted_line({"all methods": [{"train": 24, "val": 4}]})
-    'all methods fitted to 24 training and 4 validation conditions'
-    >>> fitted_line({"a": [{"train": 24}], "b": [{"train": 25, "val": 0}, {"train": 24, "val": 3}]})
-    'a fitted to 24 training conditions; b fitted to 24 to 25 training and 0 to 3 validation conditions'
-    """
+    """Line about the conditions that methods were fitted to, from their number by part, of each split."""
     methods: dict[str, list[str]] = {}
     for method, splits in counts.items():
         parts = {part: None for split in splits for part in split}
@@ -280,6 +272,18 @@ def fitted_line(counts: Mapping[str, Sequence[Mapping[str, int]]]) -> str:
 def _range(numbers: Sequence[int]) -> str:
     low, high = min(numbers), max(numbers)
     return f"{low}" if low == high else f"{low} to {high}"
+
+
+def control_lines(screen: PreparedScreen) -> list[str]:
+    """A line about the control cells of each context; none for a screen of one."""
+    if len(screen.contexts) < 2:
+        return []
+    numbers = {
+        condition.context: screen.statistics.n[screen.id_of(condition)]
+        for condition in screen.conditions
+        if condition.is_control
+    }
+    return [f"control cells: {', '.join(f'{context} {int(n)}' for context, n in numbers.items())}"]
 
 
 def subgroup_line(split: Split, part: str, conditions: Sequence[Condition], fitted: Sequence[Condition]) -> str | None:

@@ -89,13 +89,7 @@ def interaction_scores(
 
 
 def dominance(c1: float, c2: float) -> float:
-    """``|log10(|c1| / |c2|)|`` with coefficients of less than 0.001 counted as that: 0 equal, 1 tenfold.
-
-    Examples
-    --------
-    >>> dominance(1.0, -1.0), dominance(1.0, 0.0), dominance(0.0, 0.0)
-    (0.0, 3.0, 0.0)
-    """
+    """``|log10(|c1| / |c2|)|``, coefficients of less than 0.001 counted as that: 0 equal, 1 tenfold."""
     return abs(math.log10(max(abs(c1), SMALLEST) / max(abs(c2), SMALLEST)))
 
 
@@ -162,9 +156,7 @@ def spatial_median(points_N2: np.ndarray, *, tolerance: float = 1e-7, max_steps:
 
 
 def interaction_kind(scores: Mapping[str, float], *, factor: float = 1.2) -> str:
-    """By the strength, which is 1 where effects add: ``"synergy"`` above `factor`, ``"suppression"`` below its inverse,
-    else ``"additive"``.
-    """
+    """By the strength, 1 where effects add: synergy above `factor`, suppression below its inverse, else additive."""
     strength = scores["strength"]
     if math.isnan(strength):  # the singles do nothing, or cancel
         return ADDITIVE
@@ -244,14 +236,15 @@ def predict_interaction(
         msg = f"a genetic interaction is one of two different genes; found {pair.name!r}"
         raise ValueError(msg)
     first, second = list(combo) if not isinstance(combo, str | Condition) else pair.genes
-    predictions = model.predict([[first], [second], pair], clip=False)
+    singles = [Condition((gene,), pair.context, pair.kind) for gene in (first, second)]
+    predictions = model.predict([*singles, pair], clip=False)
     if len({condition.genes for condition in predictions.conditions}) == 1:
         msg = f"a genetic interaction is one of two different genes; {first} and {second} are names of one gene"
         raise ValueError(msg)
     if len(predictions) != 3:
         msg = (
-            f"this model predicts {len(predictions) // 3} contexts or types of perturbation; choose one: "
-            "interaction_scores over the delta_UG of model.predict(..., context=..., clip=False)"
+            f"this model predicts {len(predictions) // 3} contexts or types of perturbation; choose one, such as "
+            f"{predictions.conditions[2].name!r}"
         )
         raise ValueError(msg)
     if _is_assumed(predictions, predictions.conditions[2]):
@@ -262,10 +255,10 @@ def predict_interaction(
             FEWEST_COMBINATIONS,
         )
     positions = slice(None) if genes is None else _positions(genes, list(predictions.gene_names))
-    delta_UG, singles = predictions.delta_UG[:, positions], [0, 1]
+    delta_UG, rows = predictions.delta_UG[:, positions], [0, 1]
     if isinstance(combo, str | Condition):  # without an order of its genes
-        singles.sort(key=lambda row: predictions.conditions[row].genes)
-    return interaction_scores(delta_UG[singles[0]], delta_UG[singles[1]], delta_UG[2])
+        rows.sort(key=lambda row: predictions.conditions[row].genes)
+    return interaction_scores(delta_UG[rows[0]], delta_UG[rows[1]], delta_UG[2])
 
 
 def _positions(genes: str | Path | Iterable[str], gene_names: list[str]) -> np.ndarray:
@@ -288,17 +281,9 @@ def _pearson(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def distance_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Distance correlation of two samples, between 0 and 1; 0 where one of them is constant.
+    """Distance correlation of two samples, (n,) numbers or (n, d) points, 0 to 1; 0 where one of them is constant.
 
-    Parameters
-    ----------
-    a, b
-        (n,) numbers or (n, d) points. Two samples of numbers take n log n steps (squared: n log^2 n), others n^2.
-
-    Examples
-    --------
-    >>> round(distance_correlation([1.0, 2.0, 3.0], [2.0, 4.0, 6.0]), 12)
-    1.0
+    Two samples of numbers take n log n steps (squared: n log^2 n), others n^2.
     """
     a, b = _points(a), _points(b)
     if len(a) != len(b):

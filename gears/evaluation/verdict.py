@@ -79,6 +79,7 @@ def verdict_table(
         if candidates.empty:
             records += _undefined_model(rows, name, baselines)
             continue
+        # a method that was scored on fewer conditions cannot be compared by its mean
         candidates = candidates[candidates["n_conditions"] == candidates["n_conditions"].max()]
         order = candidates["other_mean"].to_numpy() * (1 if get_metric(name).higher_is_better else -1)
         best = candidates.to_dict("records")[int(np.argmax(order))]
@@ -184,7 +185,7 @@ def short_table(table: pd.DataFrame, *, method: str | None = None) -> str:
     if rows.empty:
         lines = [*_above(table, method), *block(summary_table(table[table["condition"] != EVERY]))]
     else:
-        cells = closing_frame(table, method=method).drop(columns="verdict")
+        cells = _closing_frame(rows, model_name(table, method)).drop(columns="verdict")
         columns = [[str(name), *cells[name]] for name in cells]
         widths = [max(map(len, column)) for column in columns]
         sides = ["<" if name in ("metric", "best baseline") else ">" for name in cells]
@@ -193,12 +194,15 @@ def short_table(table: pd.DataFrame, *, method: str | None = None) -> str:
         for line in zip(*columns, strict=True):
             texts = zip(gaps, line, sides, widths, strict=True)
             lines.append("".join(f"{gap}{text:{side}{width}}" for gap, text, side, width in texts).strip())
-    return "\n".join([*lines, *footnotes(table, method=method)])
+    return "\n".join([*lines, *_footnotes(rows, table, method)])
 
 
 def closing_frame(table: pd.DataFrame, *, method: str | None = None) -> pd.DataFrame:
     """A row of texts for each decisive metric: the model beside the best baseline, the gain's interval, the verdict."""
-    rows, model = verdict_table(table, method=method), model_name(table, method)
+    return _closing_frame(verdict_table(table, method=method), model_name(table, method))
+
+
+def _closing_frame(rows: pd.DataFrame, model: str) -> pd.DataFrame:
     records = []
     for row in rows.to_dict("records"):
         sign = 1 if get_metric(row["metric"]).higher_is_better else -1
@@ -214,7 +218,11 @@ def closing_frame(table: pd.DataFrame, *, method: str | None = None) -> pd.DataF
 
 def footnotes(table: pd.DataFrame, *, method: str | None = None) -> list[str]:
     """Lines below a closing table: marks, models without differences, excluded baselines, advice."""
-    rows, excluded = verdict_table(table, method=method), list(table.attrs.get("left_out", {}))
+    return _footnotes(verdict_table(table, method=method), table, method)
+
+
+def _footnotes(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> list[str]:
+    excluded = list(table.attrs.get("left_out", {}))
     marks = dict(mark for name in rows["baseline"].unique() for mark in marks_of(name))
     lines = ["; ".join(f"{mark}: {meaning}" for mark, meaning in marks.items())] if marks else []
     lines += [*_alike(table), *([f"excluded: {shorten(excluded)}"] if excluded else [])]
@@ -458,12 +466,11 @@ def _strata(table: pd.DataFrame, bootstrap: Bootstrap) -> pd.DataFrame:
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    rows = frame.to_dict("records")
-    return [{str(key): _finite(value) for key, value in row.items()} for row in rows]
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """Rows with undefined numbers as None."""
+    records = [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
+    for record in records:
+        record |= {key: None for key, value in record.items() if isinstance(value, float) and not math.isfinite(value)}
+    return records
 
 
 def run_costs(runs: pd.DataFrame) -> pd.DataFrame:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gears.priors._elsewhere import is_elsewhere
 from gears.priors._explain import Basis, Functional
 from gears.priors._kernels import kinds_of_sets, singles_in
 from gears.priors._prior import GenePrior, slopes_of_targets
@@ -131,7 +132,7 @@ def decompose(prior: GenePrior, nodes: Sequence[int]) -> Decomposition:
     scale_G = np.broadcast_to(prior.scale_S[prior._settings_of([nodes])[0]], (prior.n_genes,))
     parts, singles = _Sum(prior.n_genes), tuple[Single, ...]()
     function = _add_regression(parts, prior, basis, kept, nodes, kind)
-    if own < 0 and len(nodes) > 1 and prior._carries_singles and not prior.mean_only_K[kind]:
+    if own < 0 and len(nodes) > 1 and prior._carries_singles and not _by_kind(prior, nodes)[1][kind]:
         singles = _singles(prior, nodes)
         for one in singles:
             parts.add([one.row], MEASURED, np.full(prior.n_genes, np.nan), one.share * one.beyond_G)
@@ -164,7 +165,7 @@ def _add_regression(
     setting, none_C, mean_CG = prior._settings_of([nodes])[0], np.zeros(len(kept)), basis.mean_CG
     links = {name: link_UC[0] for name, link_UC in basis.links([nodes]).items()}
     level = basis.level.times((1 + len(nodes)) / 2 if basis.is_level_halved else 1.0)
-    if prior.mean_only_K[kind]:
+    if _by_kind(prior, nodes)[1][kind]:
         parts.steps[OFFSET] = prior._means([nodes])[0]
         return None if prior.scale is None else level.plus(Functional(links[SHARED], none_C))
     scale_G, shared_G = prior.scale_S[setting], np.zeros(prior.n_genes)
@@ -182,13 +183,22 @@ def _add_regression(
 
 def _add_steps(parts: _Sum, prior: GenePrior, nodes: Sequence[int], kind: int) -> float:
     """Add what factor, slope and the change of perturbed genes themselves give; returns factor times slope."""
-    factor, slope, total_G = 1.0, float(prior.slope_K[kind]), parts.total_G
-    if prior.magnitude is not None and not prior.mean_only_K[kind]:
+    slope_K, mean_only_K = _by_kind(prior, nodes)
+    factor, slope, total_G = 1.0, float(slope_K[kind]), parts.total_G
+    if prior.magnitude is not None and not mean_only_K[kind]:
         factor = float(prior.magnitude.factor([nodes], prior.genes)[0])
     parts.steps[FACTOR], parts.steps[SLOPE] = (factor - 1) * total_G, (slope - 1) * factor * total_G
-    of_targets_K = slopes_of_targets(prior.slope_K, len(prior.target_SG))
+    of_targets_K = slopes_of_targets(slope_K, len(prior.target_SG))
     parts.steps[TARGET] = of_targets_K[kind] * prior._targets([nodes])[0]
     return factor * slope
+
+
+def _by_kind(prior: GenePrior, nodes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Slopes, and where the mean alone is predicted, by kind of condition in the setting of a condition."""
+    other = prior.elsewhere
+    if other is not None and is_elsewhere([nodes], prior.trained_settings, prior.n_kinds)[0]:
+        return other.slope_K, other.mean_only_K
+    return prior.slope_K, prior.mean_only_K
 
 
 def _singles(prior: GenePrior, nodes: Sequence[int]) -> tuple[Single, ...]:
