@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from gears.evaluation._rows import changes
-from gears.evaluation.metrics._decisive import changed_genes
 from gears.evaluation.metrics._registry import get_metric
 from gears.evaluation.truth import Truth
 
@@ -13,6 +12,7 @@ NO_PREDICTION, NO_TRAINING, NOT_ASKED = "no finite prediction", "no training con
 ONE_CELL, NO_CHANGED, NO_HIT = "one cell", "no changed gene", "not among the largest effects"
 CONSTANT, OTHER = "constant prediction", "undefined"
 _OF_CHANGED = ("direction_changed", "hit_recall", "average_precision_changed", "relative_error", "de_")
+_RATE = 0.05  # of false discoveries, as in gears.evaluation.metrics.differential
 _OF_REFERENCE = ("_ref", "relative_error", "amplitude_slope")
 
 
@@ -25,7 +25,7 @@ def reasons(name: str, value_U: np.ndarray, predicted_UG: np.ndarray, truth: Tru
     if not undefined.any():
         return [""] * len(value_U)
     metric = get_metric(name)
-    has_changed_U = [bool(changed_G.any()) for changed_G in changed_genes(truth)]
+    has_changed_U = (truth.adjusted_p_UG < _RATE).any(axis=1).tolist()
     lacks = (metric.needs_cells and truth.cells is None) or (metric.needs_de and not any(map(len, truth.top_de)))
     found = []
     for row, is_undefined in enumerate(undefined.tolist()):
