@@ -91,6 +91,7 @@ JOBS = {
                         {"workers": (1, 2), "epochs": 1, "promised_epochs": 1, "repeats": 1, "no_gpu": True}),
     "main_job": Job("main_job.main_job", "CPU seconds of two CPU workers from start to verdict", "6 min",
                     {"repeats": 1}),
+    "walk": Job("walk.first_calls", "what a new user's first calls cost and print", "5 min"),
     "vs_cell_gears": Job("vs_cell_gears.compared", "every stage and the training against cell-gears 0.1.2",
                          "half an hour"),
     "network_beside": Job("vs_cell_gears.beside", "cell-gears 0.1.2 beside the network and the prior", "20 min",

@@ -26,10 +26,9 @@ N_GENES = 12
 def held_out_pairs(path: Path) -> dict[str, pd.DataFrame]:
     """Of each pair, by a model that has not seen it: measured and predicted change and s.d. of every gene."""
     adata = anndata.read_h5ad(path)
-    mean_of = pd.DataFrame(
-        {label: np.asarray(adata[adata.obs["condition"] == label].X.mean(0)).ravel() for label in set(adata.obs["condition"])},
-        index=adata.var["gene_name"],
-    )
+    cells_of = adata.obs.groupby("condition", observed=True).indices
+    means = {label: np.asarray(adata.X[cells].mean(0)).ravel() for label, cells in cells_of.items()}
+    mean_of = pd.DataFrame(means, index=adata.var["gene_name"])
     pert_data = PertData(tempfile.mkdtemp())
     pert_data.load(data_path=path)
     pairs = {}
@@ -65,9 +64,8 @@ def draw(pairs: dict[str, pd.DataFrame]) -> Any:
         frame = pairs[label]
         top = frame.loc[frame["measured"].abs().nlargest(N_GENES).index].sort_values("measured")
         height = np.arange(len(top))
-        axis.errorbar(
-            top["predicted"], height, xerr=1.645 * top["sd"], fmt="o", color=BLUE, capsize=2, label="predicted, 90 % interval"
-        )
+        style = {"fmt": "o", "color": BLUE, "capsize": 2, "label": "predicted, 90 % interval"}
+        axis.errorbar(top["predicted"], height, xerr=1.645 * top["sd"], **style)
         axis.plot(top["measured"], height, "D", color=ORANGE, label="measured")
         axis.axvline(0, color="0.7", linewidth=0.8, zorder=0)
         axis.set_yticks(height, top.index, fontsize=9)
