@@ -25,7 +25,7 @@ def reasons(name: str, value_U: np.ndarray, predicted_UG: np.ndarray, truth: Tru
     if not undefined.any():
         return [""] * len(value_U)
     metric = get_metric(name)
-    has_changed_U = (truth.adjusted_p_UG < _RATE).any(axis=1).tolist()
+    has_changed_U: list[bool] = np.any(truth.adjusted_p_UG < _RATE, axis=1).tolist()
     lacks = (metric.needs_cells and truth.cells is None) or (metric.needs_de and not any(map(len, truth.top_de)))
     found = []
     for row, is_undefined in enumerate(undefined.tolist()):
