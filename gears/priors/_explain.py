@@ -15,7 +15,7 @@ Without condition c, at the same variances and shares of the strengths, the pred
     prediction - sum_m share_mg r_mc (P_mg y_g)_c / (P_mg)_cc,    r_m = d prediction / d y_g at strength m
 
 In the eigenvectors V of N^-1/2 K N^-1/2 all strengths of all genes need one product of (R, K) and (K, G) for R
-conditions. The plain version inverts dense matrices and fits again (``tests/priors/test_explain.py``).
+conditions. The plain version inverts dense matrices and fits again (``tests/priors/test_decomposition.py``).
 """
 
 from __future__ import annotations
