@@ -57,6 +57,8 @@ ONE = {"kinds": ("additive",), "seeds": (0,)}
 JOBS = {
     "accuracy": Job("accuracy.accuracy", "the model against the best baseline, by kind of screen", "hours",
                     ONE | {"methods": ("prior",), "repeats": 1, "folds": 2}),
+    "kinds": Job("kinds.kinds", "the prior on every kind of screen, and what a change of it gains", "half an hour",
+                 {"kinds": ("failing guides",), "seeds": (0,), "folds": 2}),
     "head": Job("accuracy.head", "the prior with its head against the prior alone", "an hour",
                 ONE | {"kinds": ("co-expression",), "folds": 4}),
     "levels": Job("levels.levels", "sizes, intervals, hits, batches and power against truth", "hours", ONE),
