@@ -32,7 +32,7 @@ from gears.evaluation import DECISIVE
 from gears.evaluation._fitted import settings_of
 from gears.evaluation.metrics import condition_metrics
 from gears.evaluation.truth import Truth
-from gears.evaluation.uncertainty import half_width
+from gears.evaluation.uncertainty import half_width, sd_factor
 from gears.graphs import GeneAnnotation
 from gears.priors import GenePrior
 from gears.priors._source import prior_of
@@ -150,11 +150,12 @@ def coverage(
         return {}
     statistics = data.screen.statistics
     ids = np.array([data.screen.id_of(one) for one in tested])
+    nodes = [data.condition_nodes(one) for one in tested]
     variance_G = variance_within(statistics, np.flatnonzero(~statistics.is_control))
     error_UG, noise_UG = statistics.delta(ids) - change_UG, variance_G / statistics.n[ids, None]
     found = {}
     for name, level in zip(COVERAGE, LEVELS, strict=True):
-        total_UG = np.sqrt(sd_UG**2 + noise_UG)
+        total_UG = np.hypot(sd_factor(level, prior.widths(nodes)) * sd_UG, np.sqrt(noise_UG))
         inside_UG = np.abs(error_UG) <= half_width(level) * total_UG
         found[name] = inside_UG[:, variance_G > 0].mean(axis=1)
     return found

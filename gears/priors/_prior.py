@@ -266,6 +266,10 @@ class GenePrior:
         """Standard error of the control mean in predicted changes, (G,) or (U, G); None where it is not known."""
         return None if self.uncertainty is None else self.uncertainty.control_sd(sets)
 
+    def widths(self, sets: Sets) -> np.ndarray | None:
+        """How much wider than a Gaussian's intervals of each level are, (U, L); None where there is no `sd`."""
+        return None if self.uncertainty is None else self.uncertainty.widths_of(sets, self.measured)
+
     def summed(self, sets: Sets) -> np.ndarray:
         """Sum of the genes' effects, without targets, factor and slope."""
         summed_UG = self.overall(sets)
