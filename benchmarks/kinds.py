@@ -27,7 +27,7 @@ from screens import COMMON, PREPARED, SIMULATED, Screen, folds_of, gained, scree
 
 from gears import Condition, PertData
 from gears.data.screen._statistics import variance_within
-from gears.data.splits._split import Split, perturbed_in
+from gears.data.splits._split import Split, perturbed_in, subgroup_names
 from gears.evaluation import DECISIVE
 from gears.evaluation._fitted import settings_of
 from gears.evaluation.metrics import condition_metrics
@@ -48,7 +48,7 @@ NEW: dict[str, dict[str, Any]] = {
     "hidden pathway": {"n_singles": 100, "n_pairs": 20, "interaction_share": 0.0},
     "ten cells": {"n_singles": 200, "n_pairs": 400, "cells_per_condition": 10},
     "failing guides": {
-        "n_singles": 140, "n_pairs": 0, "interaction_share": 0.0, "null_share": 0.5, "n_control": 1000,
+        "n_singles": 80, "n_pairs": 0, "interaction_share": 0.0, "null_share": 0.5, "n_control": 1000,
         "n_modules": 20, "module_share": 0.8,
     },
 }  # fmt: skip
@@ -138,6 +138,7 @@ def of_fold(data: PertData, split: Split) -> pd.DataFrame:
         **columns,
         **coverage(data, tested, change_UG, fitted.prior, sd_UG),
         "mean_only": ", ".join(report.get("mean_only", ())),
+        "subgroup": subgroup_names(truth.conditions, known),
         "weights": str({name: round(value, 5) for name, value in report.get("weights", {}).items()}),
     })  # fmt: skip
 

@@ -62,8 +62,9 @@ def calibration(
     true_variance: np.ndarray | float = 0.0,
     levels: Sequence[float] = CURVE,
     n_bins: int = 10,
+    width_UL: np.ndarray | None = None,
 ) -> Calibration:
-    """Calibration of Gaussian predictions against true values.
+    """Calibration of predictions against true values.
 
     Parameters
     ----------
@@ -76,6 +77,9 @@ def calibration(
         Levels of the intervals.
     n_bins
         Groups of equal size by predicted s.d.
+    width_UL
+        Widths of intervals beside a Gaussian's (``predictions.width_UL``), for values of shape (U, G); by default
+        intervals are Gaussian.
 
     Raises
     ------
@@ -97,8 +101,13 @@ def calibration(
     ordered = np.sort(levels)
     from scipy import stats  # a worker does without it
 
-    limits = half_width(ordered)
-    observed = [float((standard <= limit).mean()) for limit in limits]
+    def ratio(level: float) -> np.ndarray | float:
+        if width_UL is None:
+            return 1.0
+        square = sd_factor(level, width_UL) ** 2 * np.asarray(variance, dtype=np.float64) + true_variance
+        return np.sqrt(square[is_defined]) / sd
+
+    observed = [float((standard <= half_width(level) * ratio(level)).mean()) for level in ordered.tolist()]
     varies = np.ptp(sd) > 0 and np.ptp(error) > 0
     return Calibration(
         coverage=pd.DataFrame({"level": ordered, "observed": observed, "n": len(error)}),

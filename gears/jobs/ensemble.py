@@ -203,7 +203,7 @@ class Ensemble:
         ]
         stacked_MUG = np.stack([predictions.expression_UG for predictions in members])
         mean_UG, spread_UG = stacked_MUG.mean(axis=0), stacked_MUG.std(axis=0, ddof=1)
-        first = members[0]
+        first, widths = members[0], [predictions.width_UL for predictions in members]
         first.warn_uninformed()
         clip = clips(clip, all(model._need_model().nonnegative for model in self.models))
         return EnsemblePredictions(
@@ -215,6 +215,7 @@ class Ensemble:
             clip,
             first.origin,
             _with_spread([predictions.sd for predictions in members], spread_UG, spread_UG),
+            width_UL=None if None in widths else np.mean(widths, axis=0),
             spread_UG=spread_UG,
             n_models=len(members),
         )

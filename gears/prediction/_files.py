@@ -12,10 +12,11 @@ import numpy as np
 from gears.conditions import Condition
 from gears.core._messages import unknown_name
 from gears.core._numbers import clips
+from gears.evaluation.uncertainty import LEVELS
 from gears.files._atomic import need_space, new_folder, write_atomically
 from gears.files._paths import check_output
 from gears.files.formats import plain_adata
-from gears.prediction.predictions import Origin, Predictions, condition_table, gene_table, provenance
+from gears.prediction.predictions import WIDTHS, Origin, Predictions, condition_table, gene_table, provenance
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -117,6 +118,9 @@ def _fill(create: CreateArray, shape: tuple[int, int], layers: Sequence[str], ch
     of_layer["control_mean"] = "control_mean_G"  # of each condition's context
     fields = {"X": "expression_UG"} | {f"layers/{name}": of_layer[name] for name in layers}
     arrays = {field: create(name, shape, blocks) for name, field in fields.items()}
+    if "sd" in layers:
+        width = (shape[0], len(LEVELS))
+        arrays["width_UL"] = create(f"obsm/{WIDTHS}", width, width)
     row = 0
     for predictions in chunks:
         rows = slice(row, row + len(predictions))

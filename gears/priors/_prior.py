@@ -108,9 +108,9 @@ class GenePrior:
         Column of each node among the measured genes, -1 where it is not measured, (P,) int64.
     target_SG
         Change of gene g when it is perturbed itself, before the slope.
-    mean_SG, mean_only_K
-        Mean change of each setting's training conditions, and the kinds of conditions that are predicted by it instead
-        of the sum.
+    mean_SG, mean_share_K
+        Mean change of each setting's training conditions, and by kind of condition how much of it stands for as much
+        of the sum: 1 is the mean alone.
     n_kinds
         Types of perturbation; settings are numbered ``context x n_kinds + kind``.
     magnitude
@@ -140,7 +140,7 @@ class GenePrior:
     within: tuple[Effects, ...] = ()
     n_kinds: int = 1
     slope_K: np.ndarray = field(default_factory=lambda: np.ones(N_KINDS))
-    mean_only_K: np.ndarray = field(default_factory=lambda: np.zeros(N_KINDS, dtype=bool))
+    mean_share_K: np.ndarray = field(default_factory=lambda: np.zeros(N_KINDS))
     magnitude: Magnitude | None = None
     network_weight: float = 1.0
     report: Mapping[str, Any] = field(default_factory=dict)
@@ -181,8 +181,9 @@ class GenePrior:
                 summed_UG[rows] += np.where(size_U[rows, None] > 1, carried_RG, 0.0)
         if self.magnitude is not None:
             summed_UG *= self.magnitude.factor(sets, self.genes)[:, None]
-        is_mean_U = self.mean_only_K[kind_U] & (size_U > 0)
-        summed_UG[is_mean_U] = self._means(sets)[is_mean_U]
+        share_U1 = np.where(size_U > 0, self.mean_share_K[kind_U], 0.0)[:, None]
+        if share_U1.any():
+            summed_UG = (1 - share_U1) * summed_UG + share_U1 * self._means(sets)
         change_UG = self.slope_K[kind_U, None] * summed_UG + self.own_changes(sets)
         return change_UG if self.measured is None else self.measured.insert(sets, change_UG)
 
@@ -304,7 +305,7 @@ class GenePrior:
             "scalars": np.array([np.mean(overall.own), overall.similar, 1.0, self.network_weight]),
             "slopes": self.slope_K,
             "mean": self.mean_SG,
-            "mean_only": self.mean_only_K,
+            "mean_only": self.mean_share_K,
             "coefficient": overall.coefficient_TG,
             "column": self.column_P,
             "target": self.target_SG,
@@ -371,12 +372,13 @@ class GenePrior:
             msg = f"the prior is for {n_genes} genes and its head for {len(head.inputs.noise_G)}, of another model"
             raise ValueError(msg)
         if "slopes" in arrays:
-            slope_K, mean_SG, mean_only_K = (arrays["slopes"], np.atleast_2d(arrays["mean"]), arrays["mean_only"])
+            slope_K, mean_SG = arrays["slopes"], np.atleast_2d(arrays["mean"])
+            mean_share_K = arrays["mean_only"].astype(np.float64)  # in files of earlier versions all or nothing
         else:  # a file of an earlier version: one slope for all conditions, measured ones too
             slope_K, mean_SG = np.full(N_KINDS, slope), np.zeros_like(target_SG)
-            mean_only_K = np.zeros(N_KINDS, dtype=bool)
+            mean_share_K = np.zeros(N_KINDS)
         return cls(
-            overall, arrays["column"], target_SG, mean_SG, within, n_kinds, slope_K, mean_only_K, magnitude,
+            overall, arrays["column"], target_SG, mean_SG, within, n_kinds, slope_K, mean_share_K, magnitude,
             network_weight, dict(report or {}), uncertainty, head, Measured.from_arrays(arrays), bool(carries),
             arrays.get("scale"),
         )  # fmt: skip
