@@ -65,7 +65,8 @@ def kinds(
     small: bool = False,
 ) -> Iterator[Result]:
     """The prior in folds, and what it gains over an earlier result."""
-    earlier = None if before is None else pd.read_csv(before, dtype={"seed": str}, keep_default_na=False)
+    reading: dict[str, Any] = {"dtype": {"seed": str}, "keep_default_na": False, "na_values": [""]}
+    earlier = None if before is None else pd.read_csv(before, **reading)
     tables: list[pd.DataFrame] = []
     for screen in every_screen(kinds, data, seeds, small):
         tables += of_screen(screen, folds)
