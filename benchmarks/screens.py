@@ -14,8 +14,8 @@ import numpy as np
 
 from gears import PertData
 from gears.data.screen._prepared import PreparedScreen
+from gears.data.splits import folds
 from gears.data.splits._split import Split
-from gears.data.splits.folds import folds
 from gears.simulate import SimulatedTruth, simulated_screen
 
 COMMON = {

@@ -24,7 +24,7 @@ from screens import Screen, interval, resampled_means
 
 from gears import GEARS, PertData
 from gears.data.splits._split import perturbed_in
-from gears.model._shared_head import SharedHead
+from gears.model.layers import SharedHead
 from gears.simulate import simulated_screen
 from gears.training import _head as head
 

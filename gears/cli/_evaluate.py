@@ -175,8 +175,7 @@ def _gears(pert_data: Any, objective: str, options: Any, seed: int) -> Any:
 
 
 def _splits(pert_data: Any, options: Any) -> list[Any]:
-    from gears.data.splits._make import prepare_split
-    from gears.data.splits.folds import folds
+    from gears.data.splits._make import folds, prepare_split
 
     if options.folds is not None:
         n_folds = whole_number("--folds", options.folds, 2)

@@ -258,7 +258,20 @@ def make_loaders(
                 f"{max(n_cells // n_workers, 1)}{' or fewer workers' * (n_workers > 1)}"
             )
             raise ValueError(msg)
-        loaders[name] = _loader(dataset, part, split.seed, settings)
+        share, size = (settings.world_size, settings.rank), settings.test_batch_size or batch_size
+        sampler: Sampler = ShardSampler(n_cells, *share)
+        if part == "train":
+            sampler, size = TrainingSampler(dataset, batch_size, *share, split.seed), batch_size
+        loaders[name] = CellLoader(
+            dataset,
+            sampler,
+            size,
+            num_workers=settings.num_workers,
+            collate_fn=_as_it_is,
+            pin_memory=torch.cuda.is_available(),
+            # a separate generator: the caller's random state is not drawn from
+            generator=torch.Generator().manual_seed(split.seed),
+        )
     return loaders
 
 
@@ -269,25 +282,6 @@ def part_cells(screen: PreparedScreen, split: Split, part: str) -> np.ndarray:
     if split.name == "no_split":
         chosen &= ~np.isin(screen.label_condition, screen.control_ids)
     return np.flatnonzero(chosen[screen.cell_label])
-
-
-def _loader(dataset: CellDataset, part: str, seed: int, settings: LoaderSettings) -> CellLoader:
-    share, size = (settings.world_size, settings.rank), settings.test_batch_size
-    sampler: Sampler = ShardSampler(len(dataset), *share)
-    if part == "train":
-        size = settings.batch_size
-        sampler = TrainingSampler(dataset, size, *share, seed)
-    assert size is not None
-    return CellLoader(
-        dataset,
-        sampler,
-        size,
-        num_workers=settings.num_workers,
-        collate_fn=_as_it_is,
-        pin_memory=torch.cuda.is_available(),
-        # A separate generator: the caller's random state is not drawn from.
-        generator=torch.Generator().manual_seed(seed),
-    )
 
 
 def _as_it_is(batch: Any) -> Any:

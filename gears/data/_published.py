@@ -30,15 +30,12 @@ N_TOP = 20
 
 
 def published_uns(screen: PreparedScreen) -> dict[str, dict[str, Any]]:
-    """Gene rankings and gene lists by published condition name.
+    """Gene rankings and gene lists by published condition name; empty where DE was skipped, none for the control.
 
-    Two spellings of a condition have the same entries, from the statistics of
-    all of the condition's cells, in whatever context. The control has none.
-
-    Returns: ``rank_genes_groups_cov_all`` (all genes, ids), ``non_zeros_gene_idx`` (genes whose mean in the condition
-        is not 0), ``non_dropout_gene_idx`` (those, and genes that are 0 in condition and control),
-        ``top_non_zero_de_20``, ``top_non_dropout_de_20`` (the ranking filtered, first 20 ids). Empty where DE was
-        skipped.
+    ``rank_genes_groups_cov_all`` (all genes, ids), ``non_zeros_gene_idx`` (genes whose mean in the condition is not 0),
+    ``non_dropout_gene_idx`` (those, and genes that are 0 in condition and control), ``top_non_zero_de_20``,
+    ``top_non_dropout_de_20`` (the ranking filtered, first 20 ids). Two spellings of a condition have the same entries,
+    from all of its cells, in whatever context.
     """
     if screen.de is None:
         return {}
@@ -216,8 +213,8 @@ def read_published_split(path: str | Path, labels: Sequence[str]) -> Split:
     return finish(Labels(tuple(labels)), "custom", SplitOptions(), draw)
 
 
-def _lists(path: Path, found: Any) -> dict[str, list[str]]:
-    if not isinstance(found, dict) or any(isinstance(names, str) for names in found.values()):
+def _lists(path: Path, content: Any) -> dict[str, list[str]]:
+    if not isinstance(content, dict) or any(isinstance(names, str) for names in content.values()):
         msg = f"{path} holds no dict of lists"
         raise ValueError(msg)
-    return {str(part): [str(name) for name in names] for part, names in found.items()}
+    return {str(part): [str(name) for name in names] for part, names in content.items()}

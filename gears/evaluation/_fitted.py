@@ -231,7 +231,7 @@ def means_in(screen: PreparedScreen, view: PreparedScreen, fitted: Iterable[Cond
         conditions,
         np.array([row_of[condition] for condition in (*elsewhere, *means.train)], dtype=np.int64),
         means.gene_names,
-        np.array([n_cells.get(condition, 1.0) for condition in conditions]),
+        np.array([n_cells.get(condition, 1.0) for condition in conditions]),  # 1: nothing was measured here
         means.nonnegative,
         means.profiles,
     )
@@ -248,20 +248,7 @@ def count_parts(split: Split, parts: Iterable[str], fitted: Iterable[Condition] 
 
 
 def fitted_line(counts: Mapping[str, Sequence[Mapping[str, int]]]) -> str:
-    """Line about the conditions that methods were fitted to.
-
-    Parameters
-    ----------
-    counts
-        By method: the number of conditions by part of the split (:func:`count_parts`), of each split.
-
-    Examples
-    --------
-    >>> fitted_line({"all methods": [{"train": 24, "val": 4}]})
-    'all methods fitted to 24 training and 4 validation conditions'
-    >>> fitted_line({"a": [{"train": 24}], "b": [{"train": 25, "val": 0}, {"train": 24, "val": 3}]})
-    'a fitted to 24 training conditions; b fitted to 24 to 25 training and 0 to 3 validation conditions'
-    """
+    """Line about the conditions that methods were fitted to, from their number by part, of each split."""
     methods: dict[str, list[str]] = {}
     for method, splits in counts.items():
         parts = {part: None for split in splits for part in split}

@@ -196,10 +196,7 @@ def by_fold(
 
 
 def _alike(predicted_UG: np.ndarray, conditions: Sequence[Condition], screen: PreparedScreen) -> bool:
-    """Whether predictions hardly differ between conditions: their spread is less than 1 % of the truth's.
-
-    The spread is the root of the variances over conditions, within settings, summed over genes.
-    """
+    """Whether predictions hardly differ between conditions: within settings, by less than 1 % of the truth's spread."""
     if len(conditions) < 2:
         return False
     squares = np.zeros(2)
@@ -314,9 +311,8 @@ def split_halves(
 ) -> Iterator[tuple[Truth, np.ndarray]]:
     """Divide each condition's cells at random into two halves, `n` times.
 
-    Yields: the truth with the means and cell numbers of one half of every condition's cells (so that metrics which rank
-        conditions see halves only); differential genes and standard deviations stay those of all cells.
-    With it the means of the other halves; NaN for a condition of one cell.
+    Yields the truth with means and cell numbers of one half (differential genes and standard deviations stay those of
+    all cells), and the means of the other half; NaN for a condition of one cell.
     """
     for repeat in followed(range(n), n, "split-half repeats", "repeats"):
         pairs = [_half_means(screen, condition, (seed, repeat)) for condition in truth.conditions]

@@ -145,17 +145,7 @@ def folds_table(
 ) -> pd.DataFrame:
     """Score predictions of the conditions of each fold from the other folds, beside baselines fitted to the same.
 
-    Parameters
-    ----------
-    predicted
-        As for :func:`comparison_table`.
-    conditions, fold_U
-        All conditions and the fold of each.
-
-    Returns
-    -------
-    pd.DataFrame
-        As :func:`comparison_table`, with the number of folds in ``attrs["folds"]``.
+    Arguments and table are those of :func:`comparison_table`; ``attrs["folds"]`` has the number of folds.
     """
     predictions = {method: predicted}
     left_out: dict[str, str] = {}
@@ -401,6 +391,7 @@ def _one_split(
     if not keys:
         msg = f"no method could be fitted: {fits.left_out}"
         raise ValueError(msg)
+    # scored under numbers: a method has a prediction for each seed
     predictions = {str(number): fits.predictions[key] for number, key in enumerate(keys)}
     table = score(predictions, evaluated, screen, part_screen, fitted, options)
     key_of = table["method"].map(lambda number: keys[int(number)])

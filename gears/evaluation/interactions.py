@@ -89,13 +89,7 @@ def interaction_scores(
 
 
 def dominance(c1: float, c2: float) -> float:
-    """``|log10(|c1| / |c2|)|`` with coefficients of less than 0.001 counted as that: 0 equal, 1 tenfold.
-
-    Examples
-    --------
-    >>> dominance(1.0, -1.0), dominance(1.0, 0.0), dominance(0.0, 0.0)
-    (0.0, 3.0, 0.0)
-    """
+    """``|log10(|c1| / |c2|)|``, coefficients of less than 0.001 counted as that: 0 equal, 1 tenfold."""
     return abs(math.log10(max(abs(c1), SMALLEST) / max(abs(c2), SMALLEST)))
 
 
@@ -162,9 +156,7 @@ def spatial_median(points_N2: np.ndarray, *, tolerance: float = 1e-7, max_steps:
 
 
 def interaction_kind(scores: Mapping[str, float], *, factor: float = 1.2) -> str:
-    """By the strength, which is 1 where effects add: ``"synergy"`` above `factor`, ``"suppression"`` below its inverse,
-    else ``"additive"``.
-    """
+    """By the strength, 1 where effects add: synergy above `factor`, suppression below its inverse, else additive."""
     strength = scores["strength"]
     if math.isnan(strength):  # the singles do nothing, or cancel
         return ADDITIVE
@@ -288,17 +280,9 @@ def _pearson(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def distance_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Distance correlation of two samples, between 0 and 1; 0 where one of them is constant.
+    """Distance correlation of two samples, (n,) numbers or (n, d) points, 0 to 1; 0 where one of them is constant.
 
-    Parameters
-    ----------
-    a, b
-        (n,) numbers or (n, d) points. Two samples of numbers take n log n steps (squared: n log^2 n), others n^2.
-
-    Examples
-    --------
-    >>> round(distance_correlation([1.0, 2.0, 3.0], [2.0, 4.0, 6.0]), 12)
-    1.0
+    Two samples of numbers take n log n steps (squared: n log^2 n), others n^2.
     """
     a, b = _points(a), _points(b)
     if len(a) != len(b):

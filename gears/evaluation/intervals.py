@@ -102,6 +102,7 @@ def interval_table(
             scaled, n_unscaled = [np.nan] * 3, len(value_U)
             if HALF_COLUMNS[0] in wide:
                 half_values = [wide[column][method].to_numpy() for column in HALF_COLUMNS]
+                # weights of 1 give the score itself, the drawn ones its interval
                 point = scaled_by_weights(np.ones((1, len(value_U))), *half_values, higher_is_better=higher)
                 resampled = scaled_by_weights(weights, *half_values, higher_is_better=higher)
                 is_scaled = np.isfinite(half_values[0]) & np.isfinite(half_values[2])
@@ -164,7 +165,7 @@ def difference_table(
             drawn = weights(n_paired) if n_paired else np.zeros((0, 0))
             low, high = _mean_bounds(bootstrap, drawn, difference_U)
             means = (_mean(model_U[is_paired]), _mean(other_U[is_paired]), _mean(difference_U))
-            tiny = RESOLUTION * max(np.nan_to_num(np.abs(means[:2])))
+            tiny = RESOLUTION * max(np.nan_to_num(np.abs(means[:2])))  # equal predictions differ by rounding
             better = _better(low, high, tiny, higher_is_better=higher)
             records.append([subgroup, metric, other, *means, low, high, better, n_paired, len(is_paired) - n_paired])
     columns = ["subgroup", "metric", "against", "model_mean", "other_mean", "difference", "low", "high"]
@@ -303,7 +304,8 @@ def block(
     methods = list(dict.fromkeys(rows["method"])) if methods is None else list(methods)
     fields = (rows[name] for name in ("method", "metric", "mean", "n_undefined"))
     cell = {
-        (method, name): _cell(mean, undefined, digits) for method, name, mean, undefined in zip(*fields, strict=True)
+        (method, name): f"{mean:.{digits}f}" + (f" [{undefined}]" if undefined else "")
+        for method, name, mean, undefined in zip(*fields, strict=True)
     }
     shown = {method: marked(method) for method in methods} | dict(labels or {})
     cells = {name: [METRICS[name].direction, *(cell.get((method, name), "") for method in methods)] for name in names}
@@ -337,10 +339,6 @@ def _aligned(columns: Sequence[Sequence[str]]) -> list[str]:
     first = [text.ljust(_width(columns[0]) - 2) for text in columns[0]]
     others = ([text.rjust(_width(column) - 2) for text in column] for column in columns[1:])
     return ["  ".join(line).rstrip() for line in zip(first, *others, strict=True)]
-
-
-def _cell(mean: float, n_undefined: int, digits: int) -> str:
-    return f"{mean:.{digits}f}" + (f" [{n_undefined}]" if n_undefined else "")
 
 
 def marked(method: str) -> str:

@@ -387,10 +387,7 @@ class CellSource(Protocol):
 
 @dataclass(frozen=True)
 class ScreenCells:
-    """Cells of a prepared screen, at most `max_cells` of each condition, the same at every call.
-
-    Where a condition has more, they are drawn without replacement, by `seed`, separately for each condition.
-    """
+    """Cells of a prepared screen, at most `max_cells` of each condition, the same draw at every call."""
 
     screen: PreparedScreen
     max_cells: int = MAX_CELLS

@@ -79,6 +79,7 @@ def verdict_table(
         if candidates.empty:
             records += _undefined_model(rows, name, baselines)
             continue
+        # a method that was scored on fewer conditions cannot be compared by its mean
         candidates = candidates[candidates["n_conditions"] == candidates["n_conditions"].max()]
         order = candidates["other_mean"].to_numpy() * (1 if get_metric(name).higher_is_better else -1)
         best = candidates.to_dict("records")[int(np.argmax(order))]
@@ -458,12 +459,11 @@ def _strata(table: pd.DataFrame, bootstrap: Bootstrap) -> pd.DataFrame:
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    rows = frame.to_dict("records")
-    return [{str(key): _finite(value) for key, value in row.items()} for row in rows]
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """Rows with undefined numbers as None."""
+    records = [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
+    for record in records:
+        record |= {key: None for key, value in record.items() if isinstance(value, float) and not math.isfinite(value)}
+    return records
 
 
 def run_costs(runs: pd.DataFrame) -> pd.DataFrame:

@@ -131,8 +131,8 @@ class GeneAnnotation:
         """Symbol -> its terms, for symbols that have any."""
         names = list(symbols)
         rows = self.rows(names)
-        terms = ({self.terms[i] for i in rows[row].indices} for row in range(len(names)))
-        return {name: found for name, found in zip(names, terms, strict=True) if found}
+        terms = [{self.terms[i] for i in rows[row].indices} for row in range(len(names))]
+        return {name: own for name, own in zip(names, terms, strict=True) if own}
 
     @classmethod
     def human(cls) -> GeneAnnotation:
@@ -307,16 +307,10 @@ def near_symbols(name: str, symbols: Sequence[str], n: int = 3) -> list[str]:
     the symbol with letters in another order, then members of the same family or, without a family, symbols with a
     typing error.
 
-    Examples
-    --------
-    >>> near_symbols("klf-1", ["AHR", "KLF1", "KLF2"])
-    ['KLF1']
-    >>> near_symbols("OCT4", ["OCA2", "POU5F1"])
-    ['POU5F1']
-    >>> near_symbols("FGF2", ["FGF22", "FGR", "FGF7", "F2"])
-    ['FGF22', 'FGF7']
-    >>> near_symbols("CEPBA", ["CENPA", "CEBPA"])[0], near_symbols("QQQ", ["QARS1"])
-    ('CEBPA', [])
+    >>> near_symbols("klf-1", ["AHR", "KLF1", "KLF2"]), near_symbols("OCT4", ["OCA2", "POU5F1"])
+    (['KLF1'], ['POU5F1'])
+    >>> near_symbols("FGF2", ["FGF22", "FGR", "FGF7", "F2"]), near_symbols("CEPBA", ["CENPA", "CEBPA"])[0]
+    (['FGF22', 'FGF7'], 'CEBPA')
     """
     spelled = _plain(name)
     same = [symbol for symbol in symbols if _plain(symbol) == spelled]

@@ -64,24 +64,17 @@ def format_of(path: Path) -> str | None:
 def read_rows(
     path: str | Path, *, symbols: Mapping[str, str] | str | Path | None = None, taxon: int | None = None
 ) -> AnnotationRows:
-    """Read GAF 2.x, GMT, NCBI's gene2go, or a table whose first two columns are gene and term.
+    """Read GAF 2.x, GMT, NCBI's gene2go, or a table of gene and term, ``.gz`` or not; without NOT and evidence ND.
 
-    Annotations with a NOT and those with evidence ND are excluded.
-
-    `path`: the file, ``.gz`` or not.
-    `symbols`: symbol of each gene id, for gene2go, which names genes by NCBI's numbers: a dict or NCBI's ``gene_info``
-        file.
+    `symbols`: symbol of each gene id, for gene2go: a dict or NCBI's ``gene_info`` file.
     `taxon`: species, by NCBI's number, where a file holds several.
     """
     path = existing_file(path, "annotation file")
     file_format = format_of(path)
-    rows = (
-        _gmt(path)
-        if file_format == "GMT"
-        else _gaf(path, taxon)
-        if file_format == "GAF"
-        else _table(path, symbols, taxon)
-    )
+    if file_format == "table":
+        rows = _table(path, symbols, taxon)
+    else:
+        rows = _gmt(path) if file_format == "GMT" else _gaf(path, taxon)
     if not rows.terms_of:
         msg = f"{path} holds no annotation (as {file_format}): it may be of another format, or of another species"
         raise ValueError(msg)
@@ -163,16 +156,16 @@ def _gene2go(path: Path, symbols: Mapping[str, str] | str | Path | None, taxon: 
     if not isinstance(symbols, Mapping):
         rows = _rows(user_path(symbols))
         symbols = {row[1]: row[2] for _, row in rows if len(row) > 2 and row[1].isdigit()}
-    found, taxa = AnnotationRows(), set()
+    annotated, taxa = AnnotationRows(), set()
     for number, row in _rows(path):
         if number == 1 or not row or (taxon is not None and row[0] != str(taxon)):
             continue
         taxa.add(row[0])
         negated = len(row) > 4 and "NOT" in row[4].upper().replace("|", " ").split()
         if not negated and (len(row) < 4 or row[3] != NO_DATA) and row[1] in symbols:
-            found.add(symbols[row[1]], row[2])
+            annotated.add(symbols[row[1]], row[2])
     _one_species(path, taxa)
-    return found
+    return annotated
 
 
 def _one_species(path: Path, taxa: set[str]) -> None:

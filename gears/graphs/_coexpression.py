@@ -98,10 +98,10 @@ def coexpression_graph(
         msg = f"x has shape {x.shape}; expected (cells, {len(order)}), one column per gene name"
         raise ValueError(msg)
     cells = CellChunks(x, rows, order)
-    found = None
+    edges = None
     if n_drawn is not None and cells.shape[0] > n_drawn:
-        found = _among_drawn(cells, n_drawn, threshold, k)
-    target, source, weight = _among_all(cells, threshold, k) if found is None else found
+        edges = _among_drawn(cells, n_drawn, threshold, k)
+    target, source, weight = _among_all(cells, threshold, k) if edges is None else edges
     return Graph(tuple(gene_names), np.stack([order[source], order[target]]), weight)
 
 
@@ -110,13 +110,13 @@ Edges: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 def _among_all(cells: CellChunks, threshold: float, k: int) -> Edges:
     """Strongest sources of each target, by all pairs over all cells."""
-    found = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
+    blocks = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0))]
     for start, weight_TS in _absolute(Correlation(cells)):
         target, source = candidates(weight_TS, threshold, k)
         weight = np.round(weight_TS[target, source], _DECIMALS)
         target, source, weight = strongest(target, source, weight, threshold, k)
-        found.append((target + start, source, weight))
-    target, source, weight = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        blocks.append((target + start, source, weight))
+    target, source, weight = map(np.concatenate, zip(*blocks, strict=True))
     return target, source, weight
 
 
@@ -127,15 +127,15 @@ def _among_drawn(cells: CellChunks, n_drawn: int, threshold: float, k: int) -> E
     is_rare_G = kurtosis_G > _LARGEST_KURTOSIS
     error_G = np.where(np.isfinite(kurtosis_G), kurtosis_G, 0) ** 0.25 * (_ERRORS / np.sqrt(n_drawn)) ** 0.5
     error_G = error_G.astype(np.float32)
-    found = [np.empty(0, np.int64)]
+    pairs_of_blocks = [np.empty(0, np.int64)]
     for start, weight_TS in _absolute(Correlation(drawn, np.float32)):
         error_TS = np.minimum(np.outer(error_G[start : start + len(weight_TS)], error_G), _LARGEST_ERROR)
         target, source = candidates(weight_TS, threshold, k, error_TS)
         target += start
         by_draw = ~(is_rare_G[target] & is_rare_G[source])
         target, source = target[by_draw], source[by_draw]
-        found.append(np.minimum(target, source) * n_genes + np.maximum(target, source))
-    pairs = np.unique(np.concatenate(found))
+        pairs_of_blocks.append(np.minimum(target, source) * n_genes + np.maximum(target, source))
+    pairs = np.unique(np.concatenate(pairs_of_blocks))
     if len(pairs) > _FEW_PAIRS * n_genes**2 / 2:
         return None
     first, second = np.divmod(pairs, n_genes)
@@ -164,10 +164,7 @@ Expression: TypeAlias = "sparse.csr_matrix | np.ndarray | CellMatrix"
 
 
 class CellChunks:
-    """Rows of a matrix in memory or on disk, a chunk at a time, as often as they are wanted.
-
-    `rows`, ascending, and `columns`, in this order, are those that count; all by default.
-    """
+    """Some rows (ascending) and columns of a matrix in memory or on disk, a chunk at a time, as often as wanted."""
 
     def __init__(self, x: Expression, rows: np.ndarray | None = None, columns: np.ndarray | None = None) -> None:
         self._x: Any = x
@@ -184,7 +181,7 @@ class CellChunks:
 
     def drawn(self, n_cells: int) -> CellChunks:
         """A fixed draw of these cells, held in memory."""
-        n_all = self.shape[0]
+        n_all = self.shape[0]  # also the key: as many cells give the same draw in every process
         rows = np.sort(np.random.Generator(np.random.Philox(key=n_all)).permutation(n_all)[:n_cells])
         rows = rows if self._rows is None else self._rows[rows]
         return CellChunks(self._x.csr(rows) if self._stored else self._x[rows], None, self._columns)

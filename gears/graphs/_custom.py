@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+from scipy import sparse
 
 from gears.core._messages import unknown_name
 from gears.files._paths import user_path
@@ -89,8 +90,8 @@ class GraphMaker:
             return self.built()
         if isinstance(given, list):
             return combined([self.make(part) for part in given], self.k)
-        for kind, make in self._makers().items():
-            if isinstance(given, kind):
+        for form, make in self._makers().items():
+            if isinstance(given, form):
                 return make(given)
         if hasattr(given, "is_multigraph"):
             attributes = pd.DataFrame([values for *_, values in given.edges(data=True)])
@@ -189,23 +190,19 @@ def combined(graphs: Sequence[Graph], k: int) -> Graph:
     if len(graphs) == 1:
         return graphs[0]
     n = len(graphs[0].nodes)
-    total: dict[int, float] = {}
-    loops: set[int] = set()
+    total_PP, loops = sparse.csr_matrix((n, n)), np.empty(0, dtype=np.int64)
     for graph in graphs:
         source, target = graph.edge_index
         own = source == target
-        loops |= set(source[own].tolist())
-        weight = graph.weight[~own]
-        scaled = weight / weight.max(initial=0.0) if len(weight) else weight
-        for edge, value in zip((target[~own] * n + source[~own]).tolist(), scaled.tolist(), strict=True):
-            total[edge] = total.get(edge, 0.0) + value
-    target, source = np.divmod(np.array(list(total), dtype=np.int64), n)
-    weight = np.array(list(total.values())) / len(graphs)
+        loops = np.union1d(loops, source[own])
+        scaled = graph.weight[~own] / graph.weight[~own].max(initial=np.finfo(float).tiny)
+        total_PP = total_PP + sparse.csr_matrix((scaled, (target[~own], source[~own])), shape=(n, n))
+    total = total_PP.tocoo()
+    source, target = total.col.astype(np.int64), total.row.astype(np.int64)
     # rounded: ties must not hang on the order in which the graphs were added
-    kept = strongest_graph(graphs[0].nodes, source, target, np.round(weight, 12), k)
-    at = np.array(sorted(loops), dtype=np.int64)
-    edges = np.concatenate([kept.edge_index, np.stack([at, at])], axis=1)
-    return Graph(kept.nodes, edges, np.concatenate([kept.weight, np.ones(len(at))]))
+    kept = strongest_graph(graphs[0].nodes, source, target, np.round(total.data / len(graphs), 12), k)
+    edges = np.concatenate([kept.edge_index, np.stack([loops, loops])], axis=1)
+    return Graph(kept.nodes, edges, np.concatenate([kept.weight, np.ones(len(loops))]))
 
 
 def stored(arrays: dict[str, np.ndarray], folder: Path) -> str:

@@ -95,9 +95,9 @@ def read_edge_table(path: str | Path) -> pd.DataFrame:
         with reading(path, "edges of pack_edges"):
             ends = {name: unpack(arrays[name]) for name in ("source", "target")}
             return pd.DataFrame(ends | {"weight": arrays["weight"]})
-    kind = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
     with reading(path, "a table of edges", "expected CSV or TSV with a header"):
-        table = read_delimited(path, sep=" " if kind in (".txt", ".links") else None, low_memory=False)
+        table = read_delimited(path, sep=" " if suffix in (".txt", ".links") else None, low_memory=False)
     table.columns = [str(column).lstrip("#") for column in table.columns]
     if table.shape[1] < 2:
         msg = f"{path} has one column ({shorten(table.columns)}); expected source, target and a score, with a header"
@@ -120,10 +120,8 @@ def edges_between(
 ) -> Graph:
     """The edges of a table between `nodes`, each target's `k` strongest; of repeated ones the strongest counts.
 
-    `nodes`: genes of the graph. Edges with other genes are excluded, and their number is logged.
-    `options`: columns, signs, directions (its path is for messages only).
-    `k`: where `options` does not say.
-    `resolve`: symbol of a gene from another name of it.
+    Edges with other genes are excluded, and their number is logged. `options` (their path is for messages only) go
+    before `k`; `resolve` gives the symbol of a gene from another name of it.
     """
     check_unique(map(str, table.columns), f"columns of {options.path}")
     source, target = _ends(table, options)
@@ -139,8 +137,8 @@ def edges_between(
         """Position of each name among the nodes; -1 where it is none of them under any name."""
         codes, distinct = pd.factorize(column.astype(str))
         known = [names.get(str(name), str(name)) for name in distinct]
-        found = [index.get(name, index.get(resolve(name) or "", -1)) for name in known]
-        return np.array(found, dtype=np.int64)[codes]
+        numbers = [index.get(name, index.get(resolve(name) or "", -1)) for name in known]
+        return np.array(numbers, dtype=np.int64)[codes]
 
     source_E, target_E = positions(table[source]), positions(table[target])
     inside = (source_E >= 0) & (target_E >= 0) & (size > 0) & (source_E != target_E)
@@ -162,7 +160,7 @@ def edges_between(
 def strongest_graph(nodes: Sequence[str], source: np.ndarray, target: np.ndarray, weight: np.ndarray, k: int) -> Graph:
     """Graph of each target's `k` strongest sources (0: all); of one pair's edges the strongest counts."""
     order = name_order(tuple(nodes))
-    by_name = np.argsort(order)
+    by_name = np.argsort(order)  # nodes by their place among sorted names: of equal edges the first name is kept
     source, target = by_name[source], by_name[target]
     best = np.lexsort((-weight, source, target))
     source, target, weight = source[best], target[best], weight[best]

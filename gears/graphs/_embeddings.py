@@ -148,8 +148,9 @@ class GeneEmbedding:
             )
             raise ValueError(msg)
         values_ND = self.values[row[at]]
+        # what all vectors have in common would make every cosine large
         unit_ND = unit_rows(values_ND - values_ND.mean(axis=0))
-        found = [(at, at, np.ones(len(at)))]
+        edges = [(at, at, np.ones(len(at)))]
         step = max(1, _CHUNK_BYTES // (8 * len(at)))
         for start in range(0, len(at), step):
             stop = min(start + step, len(at))
@@ -158,8 +159,8 @@ class GeneEmbedding:
             cosine_TS[np.arange(stop - start), np.arange(start, stop)] = -np.inf
             target, source = candidates(cosine_TS, threshold, k)
             kept = strongest(target, source, cosine_TS[target, source], threshold, k)
-            found.append((at[kept[0] + start], at[kept[1]], kept[2]))
-        target, source, weight = (np.concatenate(parts) for parts in zip(*found, strict=True))
+            edges.append((at[kept[0] + start], at[kept[1]], kept[2]))
+        target, source, weight = map(np.concatenate, zip(*edges, strict=True))
         return Graph(tuple(nodes), np.stack([order[source], order[target]]), weight)
 
     def start(
@@ -193,7 +194,11 @@ def _from_file(path: Path, names: Any, key: str | None) -> GeneEmbedding:
     if suffixes == ".npy":
         return GeneEmbedding.of(np.load(path, allow_pickle=False), names=names)
     if suffixes == ".parquet":
-        return _from_frame(_read_parquet(path))
+        try:
+            return _from_frame(pd.read_parquet(path))
+        except ImportError as error:
+            msg = f"reading {path.name} needs pyarrow: pip install 'gears-perturb[parquet]'"
+            raise ImportError(msg) from error
     if suffixes in (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz"):
         return _from_frame(read_delimited(path))
     if suffixes == ".h5ad":
@@ -212,14 +217,6 @@ def _from_npz(path: Path, arrays: Mapping[str, np.ndarray], names: Any) -> GeneE
         return GeneEmbedding.of(values, names=names)
     listed = unpack(own) if own.dtype.kind == "u" else own.tolist()
     return GeneEmbedding(tuple(map(str, listed)), values)
-
-
-def _read_parquet(path: Path) -> pd.DataFrame:
-    try:
-        return pd.read_parquet(path)
-    except ImportError as error:
-        msg = f"reading {path.name} needs pyarrow: pip install 'gears-perturb[parquet]'"
-        raise ImportError(msg) from error
 
 
 def _from_frame(table: pd.DataFrame) -> GeneEmbedding:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from scipy import sparse
@@ -58,12 +58,9 @@ def go_graph(annotation: GeneAnnotation, nodes: Sequence[str], *, threshold: flo
     order = name_order(tuple(nodes))
     rows = annotation.rows([nodes[i] for i in order])
     n_nodes, n_terms_P = len(order), np.diff(rows.indptr)
-    shared = _SharedTerms(rows)
-    chunk = max(1, _CHUNK_BYTES // (4 * max(n_nodes, 1)))
-    found = []
-    for start in range(0, n_nodes, chunk):
-        stop = min(start + chunk, n_nodes)
-        shared_TS = shared.counts(start, stop)
+    parts = []
+    for start, shared_TS in _shared_terms(rows, max(1, _CHUNK_BYTES // (4 * max(n_nodes, 1)))):
+        stop = start + len(shared_TS)
         rough_TS = n_terms_P[start:stop, None].astype(np.float32) + n_terms_P.astype(np.float32)
         rough_TS -= shared_TS
         np.maximum(rough_TS, 1, out=rough_TS)  # no terms at all: similarity 0
@@ -75,30 +72,26 @@ def go_graph(annotation: GeneAnnotation, nodes: Sequence[str], *, threshold: flo
         weight = common / np.maximum(n_terms_P[start + target] + n_terms_P[source] - common, 1)
         inside = target + start != source
         kept = strongest(target[inside], source[inside], weight[inside], threshold, k)
-        found.append((kept[0] + start, *kept[1:]))
+        parts.append((kept[0] + start, *kept[1:]))
     annotated = np.flatnonzero(n_terms_P)
-    found.append((annotated, annotated, np.ones(len(annotated))))
-    target, source, weight = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    parts.append((annotated, annotated, np.ones(len(annotated))))
+    target, source, weight = map(np.concatenate, zip(*parts, strict=True))
     return Graph(tuple(nodes), np.stack([order[source], order[target]]), weight)
 
 
-class _SharedTerms:
-    """Numbers of shared terms, chunk by chunk: frequent terms as a dense product, the others sparse."""
-
-    def __init__(self, rows: sparse.csr_matrix) -> None:
-        frequency = np.bincount(rows.indices, minlength=rows.shape[1])
-        # for many nodes the dense product costs more: a term must be in a fiftieth of them
-        frequent = frequency > max(_FREQUENT, rows.shape[0] // 50)
-        # float32 counts are exact up to 2^24
-        self._dense_PF = rows[:, frequent].toarray().astype(np.float32)
-        self._rare = sparse.csr_matrix(rows[:, (frequency > 1) & ~frequent], dtype=np.float32)
-        self._rare_transposed = sparse.csr_matrix(self._rare.T)
-
-    def counts(self, start: int, stop: int) -> np.ndarray:
-        """(stop - start, P) float32 numbers of shared terms (the diagonal is not filled completely)."""
-        counts = self._dense_PF[start:stop] @ self._dense_PF.T
-        product = self._rare[start:stop] @ self._rare_transposed
-        first = np.arange(stop - start, dtype=np.int64) * counts.shape[1]
+def _shared_terms(rows: sparse.csr_matrix, chunk: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Numbers of terms that some nodes share with all, (T, P) float32 but for the diagonal, and the first node's."""
+    frequency = np.bincount(rows.indices, minlength=rows.shape[1])
+    # frequent terms as a dense product, the others sparse; for many nodes the dense product costs more: a term must
+    # be in a fiftieth of them
+    frequent = frequency > max(_FREQUENT, rows.shape[0] // 50)
+    dense_PF = rows[:, frequent].toarray().astype(np.float32)  # float32 counts are exact up to 2^24
+    rare = sparse.csr_matrix(rows[:, (frequency > 1) & ~frequent], dtype=np.float32)
+    rare_transposed = sparse.csr_matrix(rare.T)
+    for start in range(0, rows.shape[0], chunk):
+        counts = dense_PF[start : start + chunk] @ dense_PF.T
+        product = rare[start : start + chunk] @ rare_transposed
+        first = np.arange(len(counts), dtype=np.int64) * counts.shape[1]
         at = np.repeat(first, np.diff(product.indptr)) + product.indices
         counts.reshape(-1)[at] += product.data  # a sparse product holds no position twice
-        return counts
+        yield start, counts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -238,11 +238,7 @@ class Graph:
 
         graph = networkx.DiGraph()
         graph.add_nodes_from(self.nodes)
-        pairs: Iterable[tuple[int, int]] = zip(*self.edge_index.tolist(), strict=True)
-        graph.add_weighted_edges_from(
-            (self.nodes[source], self.nodes[target], weight)
-            for (source, target), weight in zip(pairs, self.weight.tolist(), strict=True)
-        )
+        graph.add_weighted_edges_from(self.to_frame().itertuples(index=False, name=None))
         return graph
 
     def arrays(self, prefix: str = "") -> dict[str, np.ndarray]:

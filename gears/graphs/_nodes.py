@@ -24,13 +24,8 @@ _HEADERS = ("gene", "genes", "gene_name", "gene_symbol", "symbol")
 
 
 def read_gene_set(path: str | Path) -> list[str]:
-    """Genes of a file, whose format is detected from its content.
-
-    Parameters
-    ----------
-    path
-        Text (one gene a line), CSV or TSV (first column, or the column named ``gene``, ``gene_name`` or ``symbol``),
-        JSON (list, or dict with genes as keys), a pickle of a plain list, set, dict or array, or ``.npy``.
+    """Genes of a file: text (one a line), CSV or TSV (first column, or the one named gene, gene_name or symbol), JSON
+    (list, or dict with genes as keys), a pickle of a plain list, set, dict or array, or ``.npy``; by its content.
     """
     path = existing_file(path, "gene set file")
     raw = path.read_bytes()
@@ -76,11 +71,7 @@ def graph_genes(
     gene_set: Sequence[str] | None,
     default_pert_graph: bool,
 ) -> np.ndarray:
-    """Nodes of the perturbation graph, (P,) distinct names, sorted.
-
-    Every annotated gene, or the measured ones, or a given list; in each case
-    with every gene that the screen perturbs, so that no condition is lost.
-    """
+    """Nodes of the perturbation graph, (P,) sorted: annotated or measured genes, or a list, and perturbed ones."""
     added = [] if gene_set is None else sorted(set(perturbed) - set(gene_set))
     if added:
         logger.warning("added to the gene set: %s (%s)", count(len(added), "perturbed gene"), shorten(added, 50))
@@ -89,10 +80,7 @@ def graph_genes(
 
 
 def with_annotated_genes(screen: PreparedScreen, annotation: GeneAnnotation, *, drop: bool = False) -> PreparedScreen:
-    """The screen, with perturbed genes that the annotation lacks reported.
-
-    With `drop` their conditions are excluded, as the published loader does.
-    """
+    """The screen; perturbed genes that the annotation lacks are reported, or with `drop` their conditions excluded."""
     missing = sorted(gene for gene in set(screen.perturbed_genes) if annotation.resolve(gene) is None)
     if not missing:
         return screen
@@ -107,14 +95,11 @@ def with_annotated_genes(screen: PreparedScreen, annotation: GeneAnnotation, *, 
 
 
 class PerturbationNodes:
-    """Nodes of the perturbation graph by number (`number`: gene -> its node), and those that a condition perturbs.
-
-    The contexts and perturbation types of `screen` are part of a condition's nodes.
-    """
+    """Nodes of the perturbation graph by number, and those that a condition perturbs, with its setting."""
 
     def __init__(self, names: np.ndarray, screen: PreparedScreen) -> None:
         self.number = {gene: i for i, gene in enumerate(names.tolist())}
-        no_means = np.empty((max(1, len(screen.contexts)), 0))
+        no_means = np.empty((max(1, len(screen.contexts)), 0))  # the numbers of contexts are needed alone
         self._contexts = ModelContexts(screen.contexts, screen.kinds, no_means)
 
     def of_condition(self, condition: Condition) -> Sequence[int]:

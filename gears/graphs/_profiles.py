@@ -40,18 +40,12 @@ def control_profiles(screen: PreparedScreen) -> np.ndarray:
 def correlation_profiles(
     cells: CellMatrix, groups: Sequence[np.ndarray], n_components: int = N_COMPONENTS
 ) -> np.ndarray:
-    """Correlation profile of every measured gene over control cells, in its leading dimensions.
+    """Correlation profile of every measured gene over control cells in its leading dimensions, (G, K) float64.
 
-    `cells`: log-normalised expression.
-    `groups`: rows of control cells, one array for each context: a gene is compared with its mean in the context. Of
-        very many cells a fixed draw is taken, as many from each group as its share.
-    `n_components`: dimensions, K; fewer where there are fewer cells or genes.
-    Returns: (G, K) float64. The cosine of two rows is that of the genes' profiles. NaN for genes that do not vary.
-
-    Notes
-    -----
-    The directions are found by iteration of a random subspace (Halko, Martinsson, Tropp, "Finding structure with
-    randomness", SIAM Review 2011); the draw is fixed.
+    `groups` are rows of control cells, one array for each context: a gene is compared with its mean in the context. Of
+    very many cells a fixed draw is taken. The cosine of two rows is that of the genes' profiles; NaN for genes that do
+    not vary. The directions are found by iteration of a random subspace (Halko, Martinsson, Tropp, "Finding structure
+    with randomness", SIAM Review 2011), with a fixed draw.
     """
     standard_NG = _standardised(cells, groups)
     n_genes = standard_NG.shape[1]

@@ -95,12 +95,15 @@ class WeightedBatchNorm(nn.Module):
         if not isinstance(count, Tensor):
             n_all = float(rows.numel() // self.num_features if count is None else count)
             count = torch.full((), n_all, dtype=exact, device=rows.device)
-        note = Note(self, Moments(mean_H, var_H, count), shift)
+        self._note(Note(self, Moments(mean_H, var_H, count), shift), notes)
+        return out
+
+    @staticmethod
+    def _note(note: Note, notes: list[Note] | None) -> None:
         if notes is None:
             track([note])
         else:
             notes.append(note)
-        return out
 
     def _plain(self, rows: Tensor, exact: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """Torch's own batch norm of rows that count once, with their mean and variance."""
@@ -134,11 +137,7 @@ class WeightedBatchNorm(nn.Module):
             base_GH, effect_UH, *statistics = _OuterTerms.apply(
                 base_GH, effect_UH, self.weight, self.bias, weights, self.eps, reducer
             )
-            note = Note(self, Moments(*statistics), None)
-            if notes is None:
-                track([note])
-            else:
-                notes.append(note)
+            self._note(Note(self, Moments(*statistics), None), notes)
             return base_GH.to(dtype), effect_UH.to(dtype)
 
     def extra_repr(self) -> str:

@@ -20,7 +20,7 @@ from gears.conditions import Condition
 from gears.core._installation import __version__
 from gears.core._messages import shorten
 from gears.data.screen._contexts import ModelContexts
-from gears.data.splits._split import Split
+from gears.data.splits._split import Split, perturbed_in
 from gears.files._atomic import new_folder
 from gears.files._manifest import MANIFEST, FolderFormat
 from gears.files._paths import check_folder, link_target, user_path
@@ -133,11 +133,8 @@ class ModelParts:
 
     def fitted_conditions(self) -> list[Condition]:
         """Perturbed conditions that predictions are fitted to, before training will be; none with an unknown split."""
-        if self.split is None:
-            return []
-        parts = [part for part in self.fitted_parts or ("train",) if part in self.split.parts]
-        conditions = [condition for part in parts for condition in self.split.conditions(part)]
-        return [condition for condition in dict.fromkeys(conditions) if not condition.is_control]
+        parts = self.fitted_parts or ("train",)
+        return list(dict.fromkeys(condition for part in parts for condition in perturbed_in(self.split, part)))
 
     def training_conditions(self) -> list[Condition]:
         """Training conditions; none where the split is unknown or trains nothing."""
@@ -147,9 +144,8 @@ class ModelParts:
 
     def trained_nodes(self) -> list[int]:
         """Perturbation nodes that a training condition perturbs."""
-        node_of = {name: node for node, name in enumerate(self.pert_names)}
         genes = {gene for condition in self.training_conditions() for gene in condition.genes}
-        return sorted(node_of[gene] for gene in genes if gene in node_of)
+        return [node for node, name in enumerate(self.pert_names) if name in genes]
 
     def write(self, folder: Path, weights: Mapping[str, torch.Tensor]) -> None:
         """Write all files of a model into an existing (temporary) folder."""
@@ -170,19 +166,16 @@ class ModelParts:
             self.split.save(folder / "split.json")
         write_tensors(folder / WEIGHTS, dict(weights))
         names_written = [file.name for file in folder.iterdir() if file.name != WEIGHTS]
-        manifest = self._manifest() | {"checksums": checksums_of(folder, names_written)}
-        MODEL.write(folder, manifest)
-
-    def _manifest(self) -> dict[str, Any]:
-        packages = ("torch", "numpy", "anndata")
-        return {
+        packages = {name: metadata.version(name) for name in ("torch", "numpy", "anndata")}
+        manifest = {
             "genes_hash": content_hash(list(self.gene_names)),
             "n_genes": len(self.gene_names),
             "n_perts": len(self.pert_names),
             "provenance": dict(self.provenance),
-            "versions": {"gears": __version__, "python": platform.python_version()}
-            | {name: metadata.version(name) for name in packages},
+            "versions": {"gears": __version__, "python": platform.python_version()} | packages,
+            "checksums": checksums_of(folder, names_written),
         }
+        MODEL.write(folder, manifest)
 
 
 def difference(first: tuple[str, ...], second: tuple[str, ...]) -> str:
@@ -231,10 +224,7 @@ def _keep_files(old: Path, new: Path) -> None:
 
 
 def check_save_path(path: str | Path, parts: ModelParts | None = None) -> Path:
-    """Check that a model (`parts`, once its screen is known) can be written to a folder; creates nothing.
-
-    Raises FileExistsError if the path holds something else, OSError if the folder cannot be written.
-    """
+    """Check that a model can be written to a folder, without creating anything; FileExistsError or OSError."""
     path = link_target(check_folder(path, "save_path"))
     check_replaceable(path, parts)
     return path
@@ -355,13 +345,7 @@ def load_weights(path: str | Path, network: GEARSNetwork) -> None:
 
 
 def without_wrapper(key: str) -> str:
-    """A parameter's name without the prefixes of DistributedDataParallel and torch.compile.
-
-    Examples
-    --------
-    >>> without_wrapper("module._orig_mod.bn_emb.weight")
-    'bn_emb.weight'
-    """
+    """A parameter's name without the prefixes of DistributedDataParallel and torch.compile."""
     stripped = key
     while stripped.startswith(WRAPPER_PREFIXES):
         stripped = stripped.split(".", 1)[1]

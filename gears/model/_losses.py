@@ -61,7 +61,8 @@ def cell_loss(
     square_BG = (x_BG + delta_BG - y_BG).square()
     term_BG = square_BG if config.loss == "evidence" else square_BG.square()
     if config.uncertainty:
-        logvar_BG = required_logvar(logvar_UG).index_select(0, row_B)
+        assert logvar_UG is not None  # the network has the same options
+        logvar_BG = logvar_UG.index_select(0, row_B)
         term_BG = with_uncertainty(term_BG, square_BG, logvar_BG, config)
     if config.loss != "evidence":
         if config.direction == "smooth":
@@ -98,17 +99,6 @@ def gene_weights(mask_UG: Tensor, dtype: torch.dtype) -> Tensor:
     return mask_UG.to(dtype) / (mask_UG != 0).sum(1, keepdim=True).clamp(min=1)
 
 
-def required_logvar(logvar_UG: Tensor | None) -> Tensor:
-    """The log-variances; raises if the network returned none."""
-    if logvar_UG is None:
-        msg = (
-            "the objective has an uncertainty term but the network returned no log-variance; "
-            "build the network with uncertainty=True in its ModelConfig"
-        )
-        raise ValueError(msg)
-    return logvar_UG
-
-
 class PairMoments(NamedTuple):
     """Moments of U conditions and G genes over all pairs (observed cell, control cell)."""
 
@@ -142,7 +132,8 @@ def moment_loss(delta_UG: Tensor, logvar_UG: Tensor | None, moments: PairMoments
     else:
         term_UG = square_UG.square() + 6 * v2 * square_UG - 4 * v3 * error_UG + v4
     if config.uncertainty:
-        term_UG = with_uncertainty(term_UG, square_UG + v2, required_logvar(logvar_UG), config)
+        assert logvar_UG is not None
+        term_UG = with_uncertainty(term_UG, square_UG + v2, logvar_UG, config)
     if config.loss != "evidence":
         smooth = config.direction == "smooth"
         predicted_UG = smooth_direction(delta_UG, config) if smooth else torch.sign(delta_UG.detach())

@@ -127,10 +127,6 @@ class ModelOptions(CustomGraphs, ModelConfig):
 
 
 def published_config(values: Mapping[str, Any]) -> ModelConfig:
-    """Options from a published ``config`` dictionary.
-
-    The published objective is kept (``direction="sign"``, ``uncertainty_kind="gears"``)
-    unless the dictionary names another. Unknown options cause a warning.
-    """
+    """Options from a published ``config`` dictionary, with the published objective unless it names another."""
     options = {key: value for key, value in values.items() if key not in RUNTIME_KEYS}
     return ModelConfig.from_dict({**PUBLISHED_OBJECTIVE, **options})

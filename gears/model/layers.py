@@ -1,4 +1,4 @@
-"""Layers of the network: the published perceptron, layers without initial weights, and propagation on a fixed graph.
+"""Layers of network and head: the published perceptron, layers without initial weights, propagation on a fixed graph.
 
 Propagation computes, as torch-geometric's ``SGConv`` does,
 
@@ -14,10 +14,12 @@ one small product. ``tests/model/test_model_propagation.py`` compares with ``SGC
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,8 +28,7 @@ from torch.autograd.function import once_differentiable
 from gears.data.screen._contexts import type_signs
 from gears.distributed._world import IDENTITY, Reducer
 from gears.graphs._graph import Graph
-from gears.model._batchnorm import Moments, Note, WeightedBatchNorm, Weights
-from gears.model._blockwise import Layer
+from gears.model._batchnorm import Note, WeightedBatchNorm, Weights
 
 WIDEST = 64
 """Widest table of neighbours: with more neighbours of any node, messages are always computed for all nodes."""
@@ -77,17 +78,6 @@ class MLP(nn.Module):
         return rows
 
 
-def layers_of(mlp: MLP) -> list[Layer]:
-    """Linear maps and the norms after them, for :func:`gears.model._blockwise.gene_values`."""
-    return [Layer(linear.weight, norm.weight, norm.bias) for linear, norm in zip(*mlp.parts(), strict=True)]
-
-
-def notes_of(mlp: MLP, statistics: Sequence[Moments]) -> list[Note]:
-    """What the running statistics of a perceptron that was computed block by block are to follow."""
-    parts = zip(*mlp.parts(), statistics, strict=True)
-    return [Note(norm, moments, linear.bias) for linear, norm, moments in parts]
-
-
 class BlankEmbedding(nn.Embedding):
     """An embedding table with uninitialised rows.
 
@@ -133,7 +123,7 @@ class Propagation(nn.Module):
         value = torch.from_numpy(graph.normalised_weight.copy())
         forward, backward = _by_rows(target, source, value, n_nodes), _by_rows(source, target, value, n_nodes)
         near = _padded(forward)
-        self._exact = (forward.value, backward.value, near.value)
+        self._exact = (forward.value, backward.value, near.value)  # float64: a cast must not round a rounded value
         dtype = torch.get_default_dtype()
         self.register_buffer("near_column", near.column, persistent=False)
         self.register_buffer("near_value", near.value.to(dtype), persistent=False)
@@ -274,3 +264,58 @@ class Placing(nn.Module):
             mean_H = table_KH[self.seen].mean(0)
             table_KH = torch.where(self.seen.unsqueeze(1), table_KH, mean_H)
         return table_KH[context_U]
+
+
+HEAD_HIDDEN = 32
+"""Width of both hidden layers of a head."""
+
+
+class SharedHead(nn.Module):
+    """M small networks side by side, from the inputs of a gene under a condition to its change: a head in training.
+
+    Member k is trained without the conditions of fold k, and its predictions for these say what the head is worth on
+    conditions that it has not seen. The last member is trained on all conditions and is the one that predicts. All go
+    through the same matrix products, so that a training with folds takes one run. They begin with the same weights, the
+    last layer at zero: the head begins as the prior alone. Inputs are cut at `limit` standard deviations.
+    """
+
+    # centre_F, spread_F: mean and standard deviation of the inputs
+    centre_F: Tensor
+    spread_F: Tensor
+
+    def __init__(
+        self, centre_F: np.ndarray, spread_F: np.ndarray, n_members: int, *, limit: float, seed: int = 0
+    ) -> None:
+        super().__init__()
+        self.limit = limit
+        self.register_buffer("centre_F", torch.as_tensor(centre_F, dtype=torch.float32))
+        self.register_buffer("spread_F", torch.as_tensor(spread_F, dtype=torch.float32))
+        generator = torch.Generator().manual_seed(seed)
+        widths = [len(centre_F), HEAD_HIDDEN, HEAD_HIDDEN, 1]
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for n_in, n_out in pairwise(widths):
+            bound = 0.0 if n_out == 1 else 1 / math.sqrt(n_in)
+            weight = torch.empty(n_in, n_out).uniform_(-1, 1, generator=generator) * bound
+            bias = torch.empty(1, n_out).uniform_(-1, 1, generator=generator) * bound
+            self.weights.append(nn.Parameter(weight.repeat(n_members, 1, 1)))
+            self.biases.append(nn.Parameter(bias.repeat(n_members, 1, 1)))
+
+    def forward(self, inputs_UGF: Tensor) -> Tensor:
+        """Changes of all genes by each member, (M, U, G)."""
+        n_conditions, n_genes, _ = inputs_UGF.shape
+        inputs_UGF = ((inputs_UGF - self.centre_F) / self.spread_F).clamp(-self.limit, self.limit)
+        n_members, n_inputs = self.weights[0].shape[:2]
+        rows = inputs_UGF.reshape(1, n_conditions * n_genes, n_inputs)
+        values = rows.expand(n_members, -1, -1)
+        last = len(self.weights) - 1
+        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            values = torch.baddbmm(bias, values, weight)
+            values = values if number == last else F.silu(values)
+        return values.reshape(n_members, n_conditions, n_genes)
+
+    def layers_of(self, member: int) -> tuple[tuple[np.ndarray, np.ndarray], ...]:
+        """Weight (in, out) and bias (out,) of each layer of a member, float64."""
+        return tuple(
+            (weight[member].detach().cpu().double().numpy(), bias[member, 0].detach().cpu().double().numpy())
+            for weight, bias in zip(self.weights, self.biases, strict=True)
+        )

@@ -31,10 +31,10 @@ from gears.conditions import Condition, NodeSet, contexts_of, kinds_of
 from gears.distributed._world import IDENTITY, Reducer
 from gears.graphs._graph import Graph
 from gears.model._batchnorm import Note, WeightedBatchNorm, Weights, statistics_dtype, track
-from gears.model._blockwise import BufferPool, gene_values
+from gears.model._blockwise import BufferPool, Layer, gene_values
 from gears.model._division import Division
 from gears.model.config import ModelConfig
-from gears.model.layers import MLP, BlankEmbedding, GraphLinear, Placing, Propagation, layers_of, notes_of
+from gears.model.layers import MLP, BlankEmbedding, GraphLinear, Placing, Propagation
 
 MESSAGE_SHARE = 0.2  # published weight of co-expression messages beside a gene's own embedding
 
@@ -112,6 +112,7 @@ class GEARSNetwork(nn.Module):
         self.fallback = Fallback()
         self.placing = Placing(n_contexts, kinds, size)
         self.to(torch.float32)  # whatever torch's default type is
+        # a norm follows each of them, and takes a shift of all rows out again
         self.emb_trans_v2.parts()[1][-1].shifts_all = True
         cast(GraphLinear, self.layers_emb_pos[-1]).shifts_all = True
         self._shifts, self._zeros = tuple(self.shift_parameters()), list[Tensor]()
@@ -134,6 +135,7 @@ class GEARSNetwork(nn.Module):
     def trains_on(self, conditions: Iterable[Condition]) -> None:
         """Note the training conditions: where all perturb equally many genes, a bias of the graph layers is a shift."""
         last = cast(GraphLinear, self.sim_layers[-1])
+        # the sum over a condition's genes holds the bias as often as it has genes: equally often is a shift of all rows
         last.shifts_all = len({len(condition.genes) for condition in conditions} - {0}) < 2
         self._shifts, self._zeros = tuple(self.shift_parameters()), []
 
@@ -187,7 +189,7 @@ class GEARSNetwork(nn.Module):
         weight_U = weight.to(statistics_dtype(self.indv_w1.dtype))
         notes: list[Note] = []
         weights = Weights.of(weight_U)
-        base_GH = self._base(weights.n_cells * self.n_genes, notes)
+        base_GH = self.base(weights.n_cells * self.n_genes, notes)
         effect_UH = self.placing(self._effects(pert_row, pert_node, weight_U, notes), context, kind)
         own_GU, logvar_GU = self._block_by_block(base_GH, effect_UH, weights, notes, division)
         delta_UG = self._all_changes(own_GU, weights, notes, division)
@@ -222,14 +224,17 @@ class GEARSNetwork(nn.Module):
         }
         if torch.is_autocast_enabled(device):
             options["matmul_dtype"] = torch.get_autocast_dtype(device)
-        decoder_GH = self.indv_w1.squeeze(-1)
-        own_GU, statistics = gene_values(*terms, layers_of(self.recovery_w), weights, decoder_GH=decoder_GH, **options)
-        notes += notes_of(self.recovery_w, statistics)
-        if not self.config.uncertainty:
-            return own_GU, None
-        logvar_GU, statistics = gene_values(*terms, layers_of(self.uncertainty_w), weights, **options)
-        notes += notes_of(self.uncertainty_w, statistics)
-        return own_GU, logvar_GU
+
+        def values_by(mlp: MLP, decoder_GH: Tensor | None = None) -> Tensor:
+            parts = list(zip(*mlp.parts(), strict=True))
+            layers = [Layer(linear.weight, norm.weight, norm.bias) for linear, norm in parts]
+            value_GU, statistics = gene_values(*terms, layers, weights, decoder_GH=decoder_GH, **options)
+            for (linear, norm), moments in zip(parts, statistics, strict=True):
+                notes.append(Note(norm, moments, linear.bias))
+            return value_GU
+
+        own_GU = values_by(self.recovery_w, self.indv_w1.squeeze(-1))
+        return own_GU, values_by(self.uncertainty_w) if self.config.uncertainty else None
 
     @torch.no_grad()
     def renormalise_embeddings(self) -> None:
@@ -255,19 +260,12 @@ class GEARSNetwork(nn.Module):
         finally:
             self.train(was_training)
 
-    def base(self) -> Tensor:
-        """Gene representations before any perturbation, (G, H), by the running statistics (evaluation mode)."""
-        return self._base(None, None)
-
     def node_effects(self) -> Tensor:
         """Representation of every perturbation node after the graph layers, (P, H)."""
         return self.sim_layers[-1](self.fallback(self.go_graph(self._inner_nodes())))
 
-    def _base(self, count: Tensor | None, notes: list[Note] | None) -> Tensor:
-        """Gene representations before any perturbation, (G, H); equal on all workers.
-
-        `count` is the number of rows in the norms: G genes of every cell of the global batch.
-        """
+    def base(self, count: Tensor | None = None, notes: list[Note] | None = None) -> Tensor:
+        """Gene representations before any perturbation, (G, H), equal on all workers; `count` rows in the norms."""
         own_GH = self.bn_emb(self.gene_emb.weight, None, count, relu=True, notes=notes)
         messages_GH = self.emb_pos.weight
         for i, layer in enumerate(self.layers_emb_pos):
@@ -309,11 +307,7 @@ class GEARSNetwork(nn.Module):
 
 
 class Fallback(nn.Module):
-    """Gives isolated nodes without training conditions the mean of the trained nodes' messages.
-
-    Their embedding is still random; with it the network would predict noise. Training does not need this,
-    because no training condition perturbs such a node.
-    """
+    """Gives isolated nodes without training conditions, whose embedding is random, the mean of the trained messages."""
 
     unknown: Tensor
     trained: Tensor
@@ -383,10 +377,7 @@ def begin_at_zero(network: GEARSNetwork) -> None:
 
 
 class PreparedNetwork:
-    """A frozen copy of a network in evaluation mode; made by :meth:`GEARSNetwork.prepared`.
-
-    Later changes of the network's weights do not affect it.
-    """
+    """A frozen copy of a network in evaluation mode; made by :meth:`GEARSNetwork.prepared`."""
 
     def __init__(self, network: GEARSNetwork) -> None:
         self.no_perturb = network.config.no_perturb
@@ -396,17 +387,17 @@ class PreparedNetwork:
         self._base_GH = self._own(exact(network.base()) * scale_H + shift_H)
         self._scale_H = self._own(scale_H)
         self._node_PH = network.node_effects()
-        self._fuse = self._folded(network.pert_fuse)
+        self._fuse = self._owned(folded(network.pert_fuse))
         self._placing = copy.deepcopy(network.placing)
         *hidden, last = folded(network.recovery_w)
-        self._hidden = [self._own_pair(layer) for layer in hidden]
+        self._hidden = self._owned(hidden)
         weight_GH = exact(network.indv_w1.squeeze(-1))
         self._decoder_GK = self._own(weight_GH @ last[0])
         self._decoder_G = self._own(weight_GH @ last[1] + exact(network.indv_b1.squeeze(-1)))
-        self._cross = self._folded(network.cross_gene_state)
+        self._cross = self._owned(folded(network.cross_gene_state))
         self._own_G = network.indv_w2[0, :, 0].clone()
         self._state = network.indv_w2[0, :, 1:].clone(), network.indv_b2[0].clone()
-        self._logvar = self._folded(network.uncertainty_w) if network.config.uncertainty else None
+        self._logvar = self._owned(folded(network.uncertainty_w)) if network.config.uncertainty else None
 
     def __call__(self, nodes: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor | None]:
         """Changes of all genes under U conditions, and their log-variances.
@@ -417,10 +408,9 @@ class PreparedNetwork:
         """
         row = torch.tensor([i for i, members in enumerate(nodes) for _ in members], dtype=torch.int64)
         node = torch.tensor([j for members in nodes for j in members], dtype=torch.int64)
-        numbers = (torch.from_numpy(numbers_U) for numbers_U in (contexts_of(nodes), kinds_of(nodes)))
-        return self.changes(
-            row.to(self.device), node.to(self.device), len(nodes), *(n.to(self.device) for n in numbers)
-        )
+        context, kind = torch.from_numpy(contexts_of(nodes)), torch.from_numpy(kinds_of(nodes))
+        row, node, context, kind = [numbers.to(self.device) for numbers in (row, node, context, kind)]
+        return self.changes(row, node, len(nodes), context, kind)
 
     @torch.no_grad()
     def changes(
@@ -471,11 +461,8 @@ class PreparedNetwork:
         effect_UH = torch.where(perturbed_U.unsqueeze(1), effect_UH, 0.0)
         return self._placing(effect_UH, context, kind) * self._scale_H
 
-    def _folded(self, mlp: MLP) -> list[Linear]:
-        return [self._own_pair(layer) for layer in folded(mlp)]
-
-    def _own_pair(self, layer: Linear) -> Linear:
-        return self._own(layer[0]), self._own(layer[1])
+    def _owned(self, layers: Sequence[Linear]) -> list[Linear]:
+        return [(self._own(weight), self._own(bias)) for weight, bias in layers]
 
     def _own(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, self.dtype).contiguous()
@@ -509,21 +496,11 @@ def _apply(layers: Sequence[Linear], rows: Tensor) -> Tensor:
 
 
 def predict_cells(network: GEARSNetwork, batch: Any) -> Tensor | tuple[Tensor, Tensor]:
-    """Expression of every cell of a batch: its control cell's plus the change of its condition.
+    """Expression of every cell of a batch, (B, G): its control cell's plus its condition's change; and log-variances.
 
-    Parameters
-    ----------
-    network
-        Each distinct condition is computed once; in training mode batch norms count its cells.
-    batch
-        Has ``x`` (B * G, 1), control expression, and ``pert_idx``, the B cells' perturbation nodes
-        ([-1] for a control cell): a batch of the loaders, or one of torch-geometric. For a network of several
-        contexts they hold each cell's context (:class:`gears.conditions.NodeSet`), as those of the loaders do.
-
-    Returns
-    -------
-    Tensor, or (Tensor, Tensor) with ``config.uncertainty``
-        (B, G) expression, and log-variances.
+    The batch has ``x`` (B * G, 1), control expression, and ``pert_idx``, the B cells' perturbation nodes ([-1] for a
+    control cell): one of the loaders, or of torch-geometric. For a network of several contexts they hold each cell's
+    context (:class:`gears.conditions.NodeSet`), as those of the loaders do. Each distinct condition is computed once.
     """
     has_settings = not network.placing.is_trivial
     if has_settings and not all(isinstance(nodes, NodeSet) for nodes in batch.pert_idx):

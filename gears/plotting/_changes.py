@@ -11,20 +11,8 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.core._messages import count
-from gears.plotting._style import (
-    FONT,
-    MARKS,
-    bare,
-    deliver,
-    figure_of,
-    in_notebook,
-    name_points,
-    names_of,
-    new_axes,
-    new_figure,
-    per_gene,
-    positions,
-)
+from gears.plotting import _style
+from gears.plotting._style import FONT, MARKS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -73,10 +61,10 @@ def predicted_vs_true(
     ValueError
         If the two changes, or the names, differ in length.
     """
-    true = per_gene("true_delta_G", true_delta_G)
-    predicted = per_gene("predicted_delta_G", predicted_delta_G, len(true))
-    names = None if gene_names is None else names_of(gene_names, len(true))
-    ax = new_axes(5.6, 5.2) if ax is None else ax
+    true = _style.per_gene("true_delta_G", true_delta_G)
+    predicted = _style.per_gene("predicted_delta_G", predicted_delta_G, len(true))
+    names = None if gene_names is None else _style.names_of(gene_names, len(true))
+    ax = _style.new_axes(5.6, 5.2) if ax is None else ax
     marked = np.asarray(top_de, dtype=np.int64)
     others = np.setdiff1d(np.arange(len(true)), marked)
     half_M = np.zeros(len(marked)) if sd_G is None else _half_90("sd_G", sd_G, len(true))[marked]
@@ -91,10 +79,11 @@ def predicted_vs_true(
             ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, fontsize=FONT, frameon=False)
     ax.set_xlabel("true change over control", fontsize=FONT + 1)
     ax.set_ylabel("predicted change over control", fontsize=FONT + 1)
-    ax.set_title("\n".join(filter(None, [title, _correlations(predicted, true, marked)])), fontsize=FONT + 2)
+    top = f" (top {len(marked)}: {_pearson(predicted[marked], true[marked])})" if len(marked) else ""
+    ax.set_title("\n".join(filter(None, [title, f"r = {_pearson(predicted, true)}{top}"])), fontsize=FONT + 2)
     if names is not None and len(marked):
         labelled = marked[np.argsort(-np.abs(true[marked]), kind="stable")][:n_labels]
-        name_points(ax, true, predicted, [(int(gene), names[gene]) for gene in labelled])
+        _style.name_points(ax, true, predicted, [(int(gene), names[gene]) for gene in labelled])
     return ax
 
 
@@ -131,7 +120,7 @@ def prediction_figure(
     titles = [truth.conditions[row].name for row in shown_rows] if titles is None else titles
     n_columns = min(n_columns, len(shown_rows))
     n_rows = math.ceil(len(shown_rows) / n_columns)
-    figure = new_figure(3.45 * n_columns, 3.3 * n_rows + 0.3)
+    figure = _style.new_figure(3.45 * n_columns, 3.3 * n_rows + 0.3)
     panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
     for ax, row, title in zip(panels, shown_rows, titles, strict=False):
         predicted_vs_true(
@@ -156,7 +145,7 @@ def _half_90(name: str, sd_G: np.ndarray, n_genes: int) -> np.ndarray:
     """Half the width of the 90 % interval of each gene, (G,)."""
     from gears.evaluation.uncertainty import half_width  # loaded when a figure is drawn
 
-    return half_width(0.9) * per_gene(name, sd_G, n_genes)
+    return half_width(0.9) * _style.per_gene(name, sd_G, n_genes)
 
 
 def _limits(*values_of: np.ndarray) -> tuple[float, float]:
@@ -176,11 +165,6 @@ def _background(ax: Axes, limits: tuple[float, float]) -> None:
     ax.axhline(0, color="0.6", linewidth=0.6, zorder=1)
     ax.axvline(0, color="0.6", linewidth=0.6, zorder=1)
     ax.plot(limits, limits, color="0.3", linewidth=0.8, linestyle="--", zorder=1)
-
-
-def _correlations(predicted: np.ndarray, true: np.ndarray, marked: np.ndarray) -> str:
-    top = f" (top {len(marked)}: {_pearson(predicted[marked], true[marked])})" if len(marked) else ""
-    return f"r = {_pearson(predicted, true)}{top}"
 
 
 def _pearson(a: np.ndarray, b: np.ndarray) -> str:
@@ -252,15 +236,15 @@ def gene_changes(
     ----------
     The figure of single perturbations in Roohani, Huang, Leskovec 2023 (GEARS).
     """
-    true_G = per_gene("true_delta_G", true_delta_G)
-    names = names_of(gene_names, len(true_G))
+    true_G = _style.per_gene("true_delta_G", true_delta_G)
+    names = _style.names_of(gene_names, len(true_G))
     if len(predicted) > len(MARKS):
         msg = f"{count(len(predicted), 'method')} to draw; expected at most {len(MARKS)}: omit some"
         raise ValueError(msg)
     if genes is None:
         genes = np.argsort(-np.abs(true_G), kind="stable")[:n_genes]
-    columns = positions(genes, names)
-    ax = new_axes(max(4.0, 0.36 * len(columns) + 2.2), 3.3) if ax is None else ax
+    columns = _style.positions(genes, names)
+    ax = _style.new_axes(max(4.0, 0.36 * len(columns) + 2.2), 3.3) if ax is None else ax
     x = np.arange(len(columns))
     ax.axhline(0, color="black", linewidth=0.8, zorder=1)
     if cells_delta_NG is not None:
@@ -268,7 +252,7 @@ def gene_changes(
     else:
         _means(ax, x, true_G[columns], standard_error_G, columns)
     for number, ((method, values), (colour, mark)) in enumerate(zip(predicted.items(), MARKS, strict=False)):
-        value_G = per_gene(f"predicted[{method!r}]", values, len(true_G))
+        value_G = _style.per_gene(f"predicted[{method!r}]", values, len(true_G))
         x_K = x + 0.14 * (number - (len(predicted) - 1) / 2)
         if sd is not None and method in sd:
             half_K = _half_90(f"sd[{method!r}]", sd[method], len(true_G))[columns]
@@ -280,7 +264,7 @@ def gene_changes(
             label=method, zorder=4,
         )  # fmt: skip
     ax.set_xticks(x, [names[gene] for gene in columns], rotation=60, ha="right", rotation_mode="anchor")
-    bare(ax)
+    _style.bare(ax)
     ax.set_ylabel("change over control", fontsize=FONT + 1)
     ax.set_title(title, fontsize=FONT + 2)
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=FONT, frameon=False)
@@ -351,7 +335,7 @@ def plot_perturbation(
     mean_CG = screen.statistics.mean
     control_G = mean_CG[screen.control_of[row]]
     _, genes = screen.ranked_genes(row)
-    show = in_notebook() and ax is None if show is None else show
+    show = _style.in_notebook() and ax is None if show is None else show
     ax = gene_changes(
         mean_CG[row] - control_G,
         {"predicted": predictions.delta(condition)},
@@ -363,5 +347,5 @@ def plot_perturbation(
         title=condition.name,
         ax=ax,
     )
-    deliver(figure_of(ax), save=save_file, show=show)
+    _style.deliver(_style.figure_of(ax), save=save_file, show=show)
     return ax

@@ -9,20 +9,8 @@ import numpy as np
 import pandas as pd
 
 from gears.core._messages import count, shorten, unknown_name
-from gears.plotting._style import (
-    BLUE,
-    FONT,
-    GREY,
-    LINES,
-    MARKS,
-    ORANGE,
-    bare,
-    columns_of,
-    finish,
-    legend_below,
-    new_axes,
-    plain_log,
-)
+from gears.plotting import _style
+from gears.plotting._style import BLUE, FONT, GREY, LINES, MARKS, ORANGE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -74,7 +62,7 @@ def training_curves(
 
     runs = dict(history) if isinstance(history, Mapping) else {"": history}
     shown_names = [names] if isinstance(names, str) else list(names)
-    ax = new_axes(5.2, 3.4) if ax is None else ax
+    ax = _style.new_axes(5.2, 3.4) if ax is None else ax
     number = 0
     for run, records in runs.items():
         for name in shown_names:
@@ -87,9 +75,9 @@ def training_curves(
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     if log:
         ax.set_yscale("log")
-        plain_log(ax.yaxis)
+        _style.plain_log(ax.yaxis)
     shown = shown_names[0] if len(shown_names) == 1 else "value"
-    return finish(ax, "epoch", shown, title, legend=number > 1 or best_epoch is not None)
+    return _style.finish(ax, "epoch", shown, title, legend=number > 1 or best_epoch is not None)
 
 
 def _series(records: History, name: str) -> tuple[list[int], list[float]]:
@@ -130,7 +118,7 @@ def coverage_curve(judged: Mapping[str, Calibration], *, ax: Axes | None = None)
         level, observed = (calibration.coverage[name_].to_numpy() for name_ in ("level", "observed"))
         _line(ax, number, name, level, observed)
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    return finish(ax, "level of the interval", "share of values within it")
+    return _style.finish(ax, "level of the interval", "share of values within it")
 
 
 def error_against_spread(judged: Mapping[str, Calibration], *, ax: Axes | None = None) -> Axes:
@@ -150,9 +138,9 @@ def error_against_spread(judged: Mapping[str, Calibration], *, ax: Axes | None =
         limits = [float(positive.min()), float(positive.max())]
         ax.plot(limits, limits, color="0.3", linewidth=0.8, linestyle="--", label="calibrated", zorder=1)
         ax.set(xscale="log", yscale="log")
-        plain_log(ax.xaxis)
-        plain_log(ax.yaxis)
-    return finish(ax, "predicted standard deviation", "root mean square error")
+        _style.plain_log(ax.xaxis)
+        _style.plain_log(ax.yaxis)
+    return _style.finish(ax, "predicted standard deviation", "root mean square error")
 
 
 def _line(ax: Axes, number: int, label: str, x: Any, y: Any, marked_every: int = 1) -> None:
@@ -170,7 +158,7 @@ def _axes_for(judged: Mapping[str, Calibration], ax: Axes | None) -> Axes:
             "calibration(mean, variance, true)}"
         )
         raise ValueError(msg)
-    return new_axes(3.9, 3.6) if ax is None else ax
+    return _style.new_axes(3.9, 3.6) if ax is None else ax
 
 
 def replay_curve(table: pd.DataFrame, *, title: str = "", ax: Axes | None = None) -> Axes:
@@ -186,8 +174,8 @@ def replay_curve(table: pd.DataFrame, *, title: str = "", ax: Axes | None = None
     ValueError
         If columns are missing.
     """
-    columns_of(table, ("aim", "repeat", "n_measured", "error"), "the records of a replay, one a round")
-    ax = new_axes(4.6, 3.4) if ax is None else ax
+    _style.columns_of(table, ("aim", "repeat", "n_measured", "error"), "the records of a replay, one a round")
+    ax = _style.new_axes(4.6, 3.4) if ax is None else ax
     n_aims, width = table["aim"].nunique(), np.ptp(table["n_measured"].to_numpy(dtype=float))
     for number, (aim, part) in enumerate(table.groupby("aim", sort=False)):
         by_n = part.groupby("n_measured")["error"]
@@ -200,7 +188,7 @@ def replay_curve(table: pd.DataFrame, *, title: str = "", ax: Axes | None = None
             elinewidth=0.9, markersize=4, label=str(aim),
         )  # fmt: skip
     ax.set_xticks(sorted(set(table["n_measured"])))
-    return finish(ax, "measured conditions", "error on held-out conditions", title)
+    return _style.finish(ax, "measured conditions", "error on held-out conditions", title)
 
 
 def rate_calibration(table: pd.DataFrame, *, title: str = "", ax: Axes | None = None) -> Axes:
@@ -217,8 +205,8 @@ def rate_calibration(table: pd.DataFrame, *, title: str = "", ax: Axes | None = 
     ValueError
         If columns are missing.
     """
-    columns_of(table, ("readout", "expected", "observed", "n"), "bins of probabilities of hits")
-    ax = new_axes(4.2, 4.0) if ax is None else ax
+    _style.columns_of(table, ("readout", "expected", "observed", "n"), "bins of probabilities of hits")
+    ax = _style.new_axes(4.2, 4.0) if ax is None else ax
     ax.plot([0, 1], [0, 1], color="0.6", linewidth=0.8, linestyle="--", zorder=1)
     for number, (readout, part) in enumerate(table.groupby("readout", sort=False)):
         colour, mark = MARKS[number % len(MARKS)]
@@ -228,7 +216,7 @@ def rate_calibration(table: pd.DataFrame, *, title: str = "", ax: Axes | None = 
         ax.scatter(part["expected"], part["observed"], s=size, color=colour, marker=mark, label=str(readout), zorder=3)
     ax.set_xlim(-0.02, 1.02)
     ax.set_ylim(-0.02, 1.02)
-    return finish(ax, "probability of a hit", "observed share of hits", title)
+    return _style.finish(ax, "probability of a hit", "observed share of hits", title)
 
 
 BETTER = {"model": (BLUE, "o"), "other": (ORANGE, "s"), "undecided": (GREY, "D")}
@@ -255,7 +243,7 @@ def method_differences(
         If columns or the metric are missing.
     """
     needed = ("against", "metric", "difference", "low", "high", "better")
-    columns_of(differences, needed, "one subgroup of a difference_table")
+    _style.columns_of(differences, needed, "one subgroup of a difference_table")
     metrics = list(dict.fromkeys(differences["metric"]))
     if metric not in metrics:
         raise ValueError(unknown_name("metric", metric, metrics))
@@ -264,7 +252,7 @@ def method_differences(
     if rows.index.has_duplicates:
         msg = "several rows for one method: the table holds several subgroups; give the rows of one"
         raise ValueError(msg)
-    ax = new_axes(4.6, 0.3 * len(others) + 1.6) if ax is None else ax
+    ax = _style.new_axes(4.6, 0.3 * len(others) + 1.6) if ax is None else ax
     ax.axvline(0, color="black", linewidth=0.8)
     from gears.evaluation.metrics._registry import get_metric  # loaded when a figure is drawn
 
@@ -279,11 +267,11 @@ def method_differences(
     ax.set_ylim(len(others) - 0.5, -0.5)
     ax.locator_params(axis="x", nbins=4)
     ax.grid(axis="x", color="0.9", linewidth=0.6)
-    bare(ax)
+    _style.bare(ax)
     ax.set_xlabel(f"gain of {model}", fontsize=FONT)
     ax.set_yticks(range(len(others)), others)
     if legend:
-        legend_below(ax, columns=1, handles=difference_handles())
+        _style.legend_below(ax, columns=1, handles=difference_handles())
     return ax
 
 

@@ -1,31 +1,24 @@
-"""Heat maps of changes, and maps of genetic interactions."""
+"""Heat maps of changes, maps of genetic interactions, and a gene with its neighbours in a graph."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
-from gears.core._messages import unknown_name
-from gears.plotting._style import (
-    DIVERGING,
-    FONT,
-    colour_bar,
-    columns_of,
-    condition_names,
-    minus_signs,
-    names_of,
-    new_axes,
-    per_condition,
-    positions,
-)
+from gears.core._messages import count, unknown_name
+from gears.plotting import _style
+from gears.plotting._style import BLUE, DIVERGING, FONT
 
 if TYPE_CHECKING:
+    import networkx
     from matplotlib.axes import Axes
+
+    from gears.graphs._graph import Graph
 
 
 def delta_heat_map(
@@ -67,22 +60,22 @@ def delta_heat_map(
     ValueError
         If lengths disagree, a gene is unknown, or there is nothing to draw.
     """
-    labels = condition_names(conditions)
-    delta = per_condition("delta_UG", delta_UG, len(labels))
-    names = names_of(gene_names, delta.shape[1])
+    labels = _style.condition_names(conditions)
+    delta = _style.per_condition("delta_UG", delta_UG, len(labels))
+    names = _style.names_of(gene_names, delta.shape[1])
     if not labels:
         msg = "there is no condition to draw; give at least one"
         raise ValueError(msg)
-    columns = variable_genes(delta, n_genes) if genes is None else positions(genes, names)
+    columns = variable_genes(delta, n_genes) if genes is None else _style.positions(genes, names)
     rows = np.arange(len(labels))
     if cluster:
         rows, columns = rows[_linked(delta[:, columns])], columns[_linked(delta[:, columns].T)]
     values_RC = delta[np.ix_(rows, columns)]
     limit = change_limit(values_RC) if limit is None else limit
     if ax is None:
-        ax = new_axes(max(4.0, 0.15 * len(columns) + 2.2), min(max(0.16 * len(rows), 1.2), 9.0) + 1.3)
+        ax = _style.new_axes(max(4.0, 0.15 * len(columns) + 2.2), min(max(0.16 * len(rows), 1.2), 9.0) + 1.3)
     image = ax.imshow(values_RC, aspect="auto", cmap=DIVERGING, vmin=-limit, vmax=limit, interpolation="none")
-    minus_signs(ax, values_RC, limit)
+    _style.minus_signs(ax, values_RC, limit)
     shown = [names[gene] for gene in columns]
     ax.set_xticks(range(len(columns)), shown, rotation=90, fontsize=_font(columns))
     ax.set_yticks([])
@@ -93,7 +86,7 @@ def delta_heat_map(
     ax.tick_params(length=0)
     ax.set_title(title, fontsize=FONT + 1, loc="left")
     if bar:
-        colour_bar(ax, image, "change over control (\N{MINUS SIGN}: falls)")
+        _style.colour_bar(ax, image, "change over control (\N{MINUS SIGN}: falls)")
     return ax
 
 
@@ -166,7 +159,7 @@ def interaction_map(
     """
     tables = [table] if lower is None else [table, lower]
     for each in tables:
-        columns_of(each, ("gene_1", "gene_2", "kind"), "a table of gears.evaluation.interactions")
+        _style.columns_of(each, ("gene_1", "gene_2", "kind"), "a table of gears.evaluation.interactions")
         if score not in each.columns or not pd.api.types.is_numeric_dtype(each[score]):
             numeric = [str(name) for name in each.columns if pd.api.types.is_numeric_dtype(each[name])]
             raise ValueError(unknown_name("score", score, numeric))
@@ -176,7 +169,7 @@ def interaction_map(
         raise ValueError(msg)
     position = {gene: i for i, gene in enumerate(genes)}
     values_PP, signs = _filled(table, lower, score, position)
-    ax = new_axes(0.3 * len(genes) + 2.4, 0.3 * len(genes) + 1.7) if ax is None else ax
+    ax = _style.new_axes(0.3 * len(genes) + 2.4, 0.3 * len(genes) + 1.7) if ax is None else ax
     image = _image(ax, values_PP, score)
     _frame(ax, values_PP)
     for (row, column), sign in signs.items():
@@ -190,7 +183,7 @@ def interaction_map(
         ax.set_xlabel(f"above the diagonal: {names[0]}; below: {names[1]}", fontsize=FONT)
     ax.set_title(title, fontsize=FONT + 2)
     middle = f" ({NEUTRAL[score]:.3g}: effects add)" if score in NEUTRAL else ""
-    colour_bar(ax, image, f"{score}{middle}")
+    _style.colour_bar(ax, image, f"{score}{middle}")
     return ax
 
 
@@ -230,3 +223,161 @@ def _image(ax: Axes, values_PP: np.ndarray, score: str) -> Any:
         reach = reach or 1.0
         options = {"cmap": DIVERGING, "vmin": NEUTRAL[score] - reach, "vmax": NEUTRAL[score] + reach}
     return ax.imshow(np.ma.masked_invalid(values_PP), interpolation="none", **options)
+
+
+def go_neighbourhood(
+    graph: Graph | networkx.Graph,
+    gene: str,
+    *,
+    n_neighbours: int = 14,
+    known: Collection[str] = (),
+    values: Mapping[str, float] | None = None,
+    label: str = "value",
+    title: str | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """A gene in the middle, the neighbours of largest weight around it, and the edges among them.
+
+    For a gene that was not perturbed in training the network uses its neighbours; those that were perturbed (`known`)
+    are squares.
+
+    Parameters
+    ----------
+    graph
+        :class:`gears.graphs.Graph` (``model.parts.go``), or a networkx graph with the edge attribute ``weight``.
+        Messages run from source to target: the neighbours are the sources of the gene's edges.
+    gene
+        The gene in the middle.
+    n_neighbours
+        Number of neighbours to draw, those of largest weight first (ties by name).
+    known
+        Genes that were perturbed in training.
+    values
+        A number per gene that colours it (white: 0), such as its predicted change; genes without one are grey.
+    label
+        Label of the numbers.
+    title
+        Above the plot; the gene by default.
+
+    Raises
+    ------
+    ValueError
+        If the gene is no node of the graph, or `n_neighbours` is below 1.
+    """
+    if n_neighbours < 1:
+        msg = f"n_neighbours={n_neighbours}: expected at least 1"
+        raise ValueError(msg)
+    network: networkx.Graph = graph.to_networkx() if hasattr(graph, "to_networkx") else graph
+    if gene not in network:
+        raise ValueError(unknown_name("gene of the graph", gene, [str(node) for node in network.nodes]))
+    # neighbours whose message reaches the gene
+    sources = (network.pred if network.is_directed() else network.adj)[gene]
+    weights = {other: _weight(edge) for other, edge in sources.items() if other != gene}
+    neighbours = sorted(weights, key=lambda other: (-weights[other], other))[:n_neighbours]
+    ring = _ring_order(network, gene, neighbours)
+    coordinates = {gene: (0.0, 0.0)}
+    for number, other in enumerate(ring):
+        angle = math.pi / 2 - 2 * math.pi * number / len(ring)
+        coordinates[other] = (math.cos(angle), math.sin(angle))
+    ax = _style.new_axes(5.4, 5.0) if ax is None else ax
+    _edges(ax, network, gene, ring, coordinates)
+    image = _nodes(ax, gene, ring, coordinates, known, values)
+    box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.8}
+    style: dict[str, Any] = {"va": "center", "fontsize": FONT, "zorder": 3, "bbox": box}
+    ax.text(0.0, -0.17, gene, ha="center", fontweight="bold", **style)
+    for node in ring:
+        x, y = coordinates[node]
+        ax.text(1.13 * x, 1.13 * y, str(node), ha="center" if abs(x) < 0.2 else "left" if x > 0 else "right", **style)
+    ax.set(xlim=(-1.5, 1.5), ylim=(-1.3, 1.3), aspect="equal")
+    ax.set_axis_off()
+    if title is None:
+        title = f"{gene} and its {count(len(ring), 'nearest neighbour')}" if ring else f"{gene}: no neighbours"
+        if ring and known:
+            title += f"\nsquares: perturbed in training ({sum(node in known for node in ring)} of them)"
+    ax.set_title(title, fontsize=FONT + 2)
+    if image is not None:
+        _style.colour_bar(ax, image, label)
+    return ax
+
+
+def _weight(data: Mapping[str, float]) -> float:
+    """Weight of an edge; that of cell-gears is called importance."""
+    return float(data.get("weight", data.get("importance", 1.0)))
+
+
+def _joined(graph: networkx.Graph, first: str, second: str) -> float:
+    """The larger weight of the edges between two genes; 0 without one."""
+    pairs = [(first, second), (second, first)]
+    return max((_weight(graph.edges[pair]) for pair in pairs if graph.has_edge(*pair)), default=0.0)
+
+
+def _ring_order(graph: networkx.Graph, gene: str, neighbours: list[str]) -> list[str]:
+    """Neighbours in the order of their angles in a spring layout, so that connected ones are adjacent."""
+    import networkx
+
+    near = networkx.Graph()
+    near.add_nodes_from([gene, *neighbours])
+    near.add_weighted_edges_from((gene, other, _joined(graph, gene, other)) for other in neighbours)
+    for i, first in enumerate(neighbours):
+        for second in neighbours[i + 1 :]:
+            if weight := _joined(graph, first, second):
+                near.add_edge(first, second, weight=weight)
+    if len(neighbours) < 3:
+        return neighbours
+    coordinates = networkx.spring_layout(near, seed=0, weight="weight")
+    middle = coordinates[gene]
+    angles = {other: math.atan2(*(coordinates[other] - middle)[::-1]) for other in neighbours}
+    return sorted(neighbours, key=lambda other: (angles[other], other))
+
+
+def _edges(
+    ax: Axes, graph: networkx.Graph, gene: str, ring: list[str], coordinates: Mapping[str, tuple[float, float]]
+) -> None:
+    nodes = [gene, *ring]
+    pairs = [(a, b) for i, a in enumerate(nodes) for b in nodes[i + 1 :]]
+    weights = {pair: _joined(graph, *pair) for pair in pairs}
+    largest = max(weights.values(), default=0.0)
+    for (first, second), weight in weights.items():
+        if not weight:
+            continue
+        is_spoke = first == gene
+        ends = zip(coordinates[first], coordinates[second], strict=True)
+        width = 0.5 + (2.5 if is_spoke else 0.9) * weight / largest
+        style: dict[str, Any] = {"color": "0.25", "zorder": 1.5, "label": "_own"}
+        if not is_spoke:
+            style = {"color": "0.86", "zorder": 1, "label": "_between"}
+        ax.plot(*ends, linewidth=width, **style)
+
+
+def _nodes(
+    ax: Axes,
+    gene: str,
+    ring: list[str],
+    coordinates: Mapping[str, tuple[float, float]],
+    known: Collection[str],
+    values: Mapping[str, float] | None,
+) -> Any:
+    nodes = [gene, *ring]
+    valued = np.array([float((values or {}).get(node, np.nan)) for node in nodes])
+    finite = np.abs(valued[np.isfinite(valued)])
+    limit = float(finite.max(initial=0.0)) or 1.0
+    image = None
+    for square in (False, True):
+        has_shape = np.array([(node in known) == square for node in nodes])
+        if not has_shape.any():
+            continue
+        x, y = np.array([coordinates[node] for node in nodes])[has_shape].T
+        sizes = np.where(np.array([node == gene for node in nodes])[has_shape], 420, 190)
+        label = "perturbed in training" if square else "not perturbed in training"
+        style: dict[str, Any] = {"s": sizes, "marker": "s" if square else "o", "edgecolors": "black"}
+        style |= {"linewidths": 0.9, "label": label, "zorder": 2}
+        if values is None:
+            ax.scatter(x, y, color=BLUE if square else "white", **style)
+            continue
+        ax.scatter(x, y, color="0.8", **(style | {"label": "_without value", "zorder": 1.9}))
+        image = ax.scatter(x, y, c=valued[has_shape], cmap=DIVERGING, vmin=-limit, vmax=limit, **style)
+        for u, v, value in zip(x, y, valued[has_shape], strict=True):
+            if value < -0.05 * limit:  # in grey both ends of the colours look alike
+                dark = "white" if value < -0.6 * limit else "black"
+                ax.text(u, v, "\N{MINUS SIGN}", color=dark, ha="center", va="center", fontsize=FONT, zorder=3)
+    return image

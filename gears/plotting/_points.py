@@ -11,21 +11,8 @@ from scipy import special
 
 from gears.conditions import Condition
 from gears.core._messages import count
-from gears.plotting._style import (
-    BLUE,
-    MARKS,
-    ORANGE,
-    PURPLE,
-    columns_of,
-    condition_names,
-    finish,
-    legend_below,
-    name_near,
-    names_of,
-    new_axes,
-    per_condition,
-    per_gene,
-)
+from gears.plotting import _style
+from gears.plotting._style import BLUE, MARKS, ORANGE, PURPLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,30 +54,30 @@ def embedding(
     ValueError
         If lengths disagree, there are fewer than two conditions or too many groups.
     """
-    names = condition_names(conditions)
-    delta = per_condition("delta_UG", delta_UG, len(names))
-    true = None if true_delta_UG is None else per_condition("true_delta_UG", true_delta_UG, len(names))
+    names = _style.condition_names(conditions)
+    delta = _style.per_condition("delta_UG", delta_UG, len(names))
+    true = None if true_delta_UG is None else _style.per_condition("true_delta_UG", true_delta_UG, len(names))
     group_names = _groups(groups, len(names))
     if true is not None and coordinates_U2 is not None:
         msg = "true_delta_UG has no coordinates in coordinates_U2; omit one of the two"
         raise ValueError(msg)
-    ax = new_axes(5.6, 4.6) if ax is None else ax
+    ax = _style.new_axes(5.6, 4.6) if ax is None else ax
     if coordinates_U2 is None:
         points_U2, true_U2, labels = _principal(delta, true)
     else:
-        points_U2 = per_condition("coordinates_U2", coordinates_U2, len(names))
+        points_U2 = _style.per_condition("coordinates_U2", coordinates_U2, len(names))
         true_U2, labels = None, ("", "")
     order = list(dict.fromkeys(group_names))
     for group, (colour, mark) in zip(order, MARKS, strict=False):
         in_group = np.array([one == group for one in group_names])
         _draw(ax, points_U2[in_group], None if true_U2 is None else true_U2[in_group], colour, mark, group)
-    finish(ax, *labels, title, legend=False)
+    _style.finish(ax, *labels, title, legend=False)
     ax.margins(0.12)
     if order != [""] or true is not None:
-        legend_below(ax, columns=4)
+        _style.legend_below(ax, columns=4)
     ax.autoscale_view()
     far = np.argsort(-np.linalg.norm(points_U2 - points_U2.mean(axis=0), axis=1), kind="stable")[:n_labels]
-    name_near(ax, points_U2[:, 0], points_U2[:, 1], [(int(point), names[point]) for point in far])
+    _style.name_near(ax, points_U2[:, 0], points_U2[:, 1], [(int(point), names[point]) for point in far])
     return ax
 
 
@@ -180,9 +167,9 @@ def volcano(
     ValueError
         If lengths disagree, or p values or the level are outside 0 to 1.
     """
-    delta = per_gene("delta_G", delta_G)
-    p = np.nan_to_num(per_gene("p_value_G", p_value_G, len(delta)), nan=1.0)
-    names = None if gene_names is None else names_of(gene_names, len(delta))
+    delta = _style.per_gene("delta_G", delta_G)
+    p = np.nan_to_num(_style.per_gene("p_value_G", p_value_G, len(delta)), nan=1.0)
+    names = None if gene_names is None else _style.names_of(gene_names, len(delta))
     if not 0 < level < 1 or p.min(initial=0.0) < 0 or p.max(initial=1.0) > 1:
         msg = (
             f"level={level:g}, p values from {p.min(initial=1):g} to {p.max(initial=0):g}; expected a level between "
@@ -191,7 +178,7 @@ def volcano(
         raise ValueError(msg)
     from gears.evaluation.metrics.differential import differential  # loaded when a figure is drawn
 
-    ax = new_axes(5.2, 4.4) if ax is None else ax
+    ax = _style.new_axes(5.2, 4.4) if ax is None else ax
     height = -np.log10(np.maximum(p, np.min(p[p > 0], initial=1.0) / 10))
     passed = differential(p, level) & (np.abs(delta) >= min_change)
     groups = (
@@ -208,11 +195,11 @@ def volcano(
     if passed.any():
         ax.axhline(height[passed].min(), color="0.4", linewidth=0.8, linestyle="--", zorder=1)
     ax.set_ylim(0, max(float(height.max(initial=0.0)) * 1.06, 1.0))
-    finish(ax, "change over control", f"-log10 {evidence}", title, legend=False)
-    legend_below(ax)
+    _style.finish(ax, "change over control", f"-log10 {evidence}", title, legend=False)
+    _style.legend_below(ax)
     if names is not None and passed.any():
         order = np.flatnonzero(passed)[np.argsort(-np.abs(delta[passed]), kind="stable")][:n_labels]
-        name_near(ax, delta, height, [(int(gene), names[gene]) for gene in order])
+        _style.name_near(ax, delta, height, [(int(gene), names[gene]) for gene in order])
     return ax
 
 
@@ -244,8 +231,8 @@ def interaction_volcano(table: pd.DataFrame, *, title: str = "", n_labels: int =
     ValueError
         If columns are missing.
     """
-    columns_of(table, ("gene_1", "gene_2", "departure", "fdr_score", "kind"), "a table of interactions_table")
-    ax = new_axes(5.2, 4.4) if ax is None else ax
+    _style.columns_of(table, ("gene_1", "gene_2", "departure", "fdr_score", "kind"), "a table of interactions_table")
+    ax = _style.new_axes(5.2, 4.4) if ax is None else ax
     departure = table["departure"].to_numpy(dtype=float)
     score = np.nan_to_num(table["fdr_score"].to_numpy(dtype=float), nan=1.0)
     height = -np.log10(np.maximum(score, _LEAST_SCORE))
@@ -263,12 +250,12 @@ def interaction_volcano(table: pd.DataFrame, *, title: str = "", n_labels: int =
             covered += [np.stack([x, height[in_kind]]) for x in np.linspace(low, high, 20)]
     ax.axvline(0, color="0.6", linewidth=0.6, zorder=1)
     ax.set_ylim(0, max(float(height.max(initial=0.0)) * 1.08, 0.1))
-    finish(ax, "departure from additivity", "-log10 score", title, legend=False)
-    legend_below(ax, columns=3)
+    _style.finish(ax, "departure from additivity", "-log10 score", title, legend=False)
+    _style.legend_below(ax, columns=3)
     names = [f"{first}+{second}" for first, second in zip(table["gene_1"], table["gene_2"], strict=True)]
     order = np.argsort(-height, kind="stable")[:n_labels]
     x, y = np.concatenate(covered, axis=1)
-    name_near(ax, x, y, [(int(row), names[row]) for row in order])
+    _style.name_near(ax, x, y, [(int(row), names[row]) for row in order])
     return ax
 
 

@@ -60,7 +60,7 @@ def show_figure(figure: Figure) -> None:
     window = pyplot.figure()
     assert window.canvas.manager is not None
     window.canvas.manager.canvas.figure = figure
-    figure.set_canvas(window.canvas)
+    figure.set_canvas(window.canvas)  # a figure made without pyplot has no window of its own
     pyplot.show()
 
 

@@ -152,10 +152,7 @@ def shown_rows(profiles: Profiles) -> dict[int, str]:
 
 
 def top_de_figure(truth: Truth, predictions: Mapping[str, np.ndarray], row: int, gene_names: Sequence[str]) -> Figure:
-    """Observed and predicted changes of one condition's top differential genes, for at most six methods.
-
-    Of cells their distribution is drawn, else the standard error of the mean.
-    """
+    """Observed (cells, else standard error) and predicted changes of a condition's top genes; at most six methods."""
     condition = truth.conditions[row]
     is_ranked = np.isfinite(truth.moderated_t_UG[row]).all()
     drawn = list(predictions.items())[: len(MARKS)]
@@ -211,10 +208,7 @@ class Table:
 
 
 def build_page(results: Results, images: Mapping[str, tuple[bytes, str]]) -> str:
-    """The complete page, without references to other files.
-
-    `images` are PNG bytes and description of each figure; ``"verdict"`` leads the page.
-    """
+    """The complete page, without references to other files; `images`: PNG bytes and description of each figure."""
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup, escape
 

@@ -184,11 +184,7 @@ def start_embedding(parts: ModelParts) -> GeneEmbedding | None:
 def _predictions(
     network: GEARSNetwork | None, parts: ModelParts, conditions: Sequence[Condition], name: str
 ) -> dict[str, Predictions]:
-    """Predictions, not clipped, of the model and of its variants.
-
-    The variant is "prior alone" for a model of prior and network, and "prior + network x W", with the best
-    weight W above 0, for a model whose network is not used.
-    """
+    """Predictions, not clipped, of the model, of its prior alone, or with the best network weight above 0."""
     predictions = {name: predict(network, parts, conditions, clip=False)}
     prior = parts.prior
     if prior is None:

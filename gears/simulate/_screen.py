@@ -18,8 +18,7 @@ from gears.files._paths import check_output
 from gears.files.formats import plain_adata
 from gears.graphs._annotation import GeneAnnotation
 from gears.simulate._design import make_design, stage_generator
-from gears.simulate._effects import make_effects
-from gears.simulate._network import Modules, Network
+from gears.simulate._effects import Modules, Network, make_effects
 from gears.simulate._options import SimulationOptions
 from gears.simulate._truth import SimulatedTruth
 
@@ -37,10 +36,7 @@ _DRAWS = 1024
 
 
 def draw_block(options: SimulationOptions, share_BG: np.ndarray, block: int) -> np.ndarray:
-    """Counts of one block of cells, (cells, G) int64; its number determines the draw together with the seed.
-
-    `share_BG` is the expected share of each gene in its cell's counts; rows sum to 1.
-    """
+    """Counts of one block of cells, (cells, G) int64, from expected shares of genes; drawn by seed and number."""
     rng = stage_generator(options.seed, "cells", block)
     sd = options.library_sd
     library_B = options.mean_library * np.exp(sd * rng.standard_normal(len(share_BG)) - sd**2 / 2)

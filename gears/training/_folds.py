@@ -11,8 +11,8 @@ import torch
 
 from gears.conditions import Condition
 from gears.core._options import divided
+from gears.data.splits._make import folds_like
 from gears.data.splits._split import Split
-from gears.data.splits.folds import folds_like
 from gears.distributed._gpus import GpuIds
 from gears.distributed._log import quiet, shown
 from gears.evaluation.compare import CompareOptions, Comparison, compare

@@ -29,7 +29,7 @@ from gears.distributed._world import Reducer
 from gears.evaluation._fitted import by_setting
 from gears.evaluation.metrics._registry import condition_metrics, get_metric
 from gears.evaluation.truth import Truth
-from gears.model._shared_head import SharedHead
+from gears.model.layers import SharedHead
 from gears.priors._fit import FittedPrior
 from gears.priors._head import LIMIT, NAMES, Head, strata
 from gears.priors._prior import GenePrior

@@ -140,11 +140,11 @@ def assert_moments_within(moments: ConditionMoments, dense: np.ndarray, ids: np.
     for order in (2, 3, 4):
         error = np.abs(moments.central(order) - expected[f"m{order}"])
         assert np.all(error <= 1e-10 * scale**order), order
-    np.testing.assert_allclose(moments.nonzero, expected["nonzero"], rtol=1e-15)
+    np.testing.assert_allclose(moments.share("nonzero"), expected["nonzero"], rtol=1e-15)
     wide = dense.astype(np.longdouble)
     off = wide - wide[ids == control_id].mean(axis=0)
     off[np.abs(off) < 1e-15] = 0  # the last digits of the extended mean itself
-    for share, there in ((moments.above, off > 0), (moments.below, off < 0)):
+    for share, there in ((moments.share("above"), off > 0), (moments.share("below"), off < 0)):
         for i in np.unique(ids):
             np.testing.assert_allclose(share[i], there[ids == i].mean(axis=0), rtol=1e-15)
 
@@ -166,8 +166,8 @@ def test_any_chunks_merged_in_any_order_are_exact(seed, chunk_values, parts, dat
     for i in data.draw(st.permutations(range(parts))):
         total.merge_conditions(np.arange(5), pieces[i])
     assert_moments_within(total, dense, ids)
-    np.testing.assert_array_equal(total.above, whole.above)
-    np.testing.assert_array_equal(total.below, whole.below)
+    np.testing.assert_array_equal(total.share("above"), whole.share("above"))
+    np.testing.assert_array_equal(total.share("below"), whole.share("below"))
 
 
 def test_screen_keeps_shares_about_its_control_mean(toy_template, tmp_path):

@@ -11,7 +11,7 @@ from anndata import read_h5ad
 
 from gears import PertData
 from gears.conditions import Condition
-from gears.data.splits.folds import folds
+from gears.data.splits import folds
 from gears.evaluation import Truth, compare, make_baseline, verdict_table
 from gears.evaluation.baselines import Additive, NoChange
 from gears.evaluation.cell_eval import write_cell_eval_pair

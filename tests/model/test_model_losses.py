@@ -103,9 +103,3 @@ def test_the_likelihood_has_a_finite_minimiser_that_grows_with_noise():
 
     optimiser.step(closure)
     torch.testing.assert_close(logvar[0], y.square().mean(0).log(), rtol=1e-4, atol=1e-4)
-
-
-def test_missing_log_variance_is_explained():
-    values = {**batch(), "logvar_UG": None}
-    with pytest.raises(ValueError, match="uncertainty=True"):
-        cell_loss(**values, config=SETTINGS["nll"])

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from gears.model._shared_head import SharedHead
+from gears.model.layers import SharedHead
 from gears.priors._head import LIMIT, NAMES, Head
 
 CENTRE, SPREAD = np.linspace(-1, 1, len(NAMES)), np.linspace(0.5, 2, len(NAMES))

@@ -6,7 +6,7 @@ import pytest
 from gears.graphs._annotation import GeneAnnotation
 from gears.simulate import SimulatedTruth, Simulation, SimulationOptions, simulated_screen
 from gears.simulate._design import make_design
-from gears.simulate._network import Network
+from gears.simulate._effects import Network
 
 OPTIONS = SimulationOptions(n_genes=300, n_singles=60, n_pairs=80, network_degree=12.0)
 

@@ -100,6 +100,7 @@ class GuideReader:
             # signs of names, as in H2-K1, join no old names of genes (H2, K1)
             if len(parts) > 1 and (sign in (*BETWEEN, *self.signs) or not any(map(self._is_alias, parts))):
                 ways.add(tuple(parts))
+        # several ways: nobody can say which is meant
         return list(next(iter(ways))) if len(ways) == 1 else [label] if label in self else []
 
     def _is_alias(self, guide: str) -> bool:
@@ -169,6 +170,7 @@ def read_guides(
         return _as_said(guides, targeting, layout, options, reader)
     certain = [guide for guide in targeting if is_symbol(genes[guide]) or is_symbol(genes[guide].upper())]
     n = sum(not parts for parts in guides.values()) + sum(gene != CONTROL_LABEL for gene in genes.values())
+    # what stands behind the gene: a number, or perhaps a time, a dose or a phase
     ends = {guide: guide[len(genes[guide]) :] for guide in certain if guide.startswith(genes[guide])}
     is_most = len(certain) > 0 and len(certain) >= MOST_GUIDES * n
     may_be_values = layout.style != GUIDES and len(ends) == len(certain) and _may_be_values(list(ends.values()))

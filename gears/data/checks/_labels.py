@@ -70,10 +70,7 @@ class LabelTable:
 
 
 def label_findings(labels: pd.Series, layout: Layout) -> tuple[list[Finding], dict[str, Condition]]:
-    """Missing or unreadable labels, no control, a control spelled otherwise, labels that mean nothing.
-
-    Also the condition of each label that can be read with the layout's separator.
-    """
+    """What is wrong with labels, and the condition of each that can be read with the layout's separator."""
     missing = list(labels.index[labels.isna()])
     what = f"obs[{layout.condition_key!r}] is missing for {count(len(missing), 'cell')}"
     control = layout.controls[0] if layout.controls else CONTROL_LABEL
@@ -104,7 +101,7 @@ def _readable(counts: Counter, layout: Layout) -> tuple[list[Finding], dict[str,
     unreadable: dict[bool, list[tuple[object, str]]] = {True: [], False: []}
     for label in counts:
         try:
-            readable[label] = Condition.parse(label, sep=layout.sep or "\0")
+            readable[label] = Condition.parse(label, sep=layout.sep or "\0")  # a sign that no label holds
         except ValueError as error:
             unreadable[isinstance(label, str)].append((label, str(error)))
     for bad in filter(None, unreadable.values()):
@@ -182,8 +179,8 @@ def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> l
     doubtful: dict[str, list[str]] = {}
     unknown: dict[str, list[str]] = {}
 
-    def n_cells(found: dict[str, list[str]]) -> int:
-        return sum(counts[label] for labels_ in found.values() for label in labels_)
+    def n_cells(by_token: dict[str, list[str]]) -> int:
+        return sum(counts[label] for labels_ in by_token.values() for label in labels_)
 
     for label in labels:
         for token in [label.strip()] if is_control_like(label) else layout.tokens(label):
@@ -357,11 +354,7 @@ def unknown_gene_findings(
 def joined_genes(
     labels: Iterable[str], layout: Layout, known: Callable[[str], bool], is_symbol: Callable[[str], bool]
 ) -> tuple[dict[str, str], list[Finding]]:
-    """Labels of known genes that another sign joins than the layout's, in the published form; and a warning per sign.
-
-    A label that is a known gene is not divided, nor one that can be divided in several ways. Symbols alone are divided:
-    many a word is an old name of some gene ("KO" of KRT8), so labels that aliases would divide are an error.
-    """
+    """Labels of known genes that another sign joins than the layout's, in the published form; a warning per sign."""
     published: dict[str, str] = {}
     by_sign: dict[str, list[str]] = {}
     by_alias: dict[str, str] = {}
@@ -406,7 +399,7 @@ def _divided(
                 layout.controls
             ):
                 ways[tuple(parts)] = sign
-    if len(ways) != 1:
+    if len(ways) != 1:  # nobody can say which is meant
         return whole
     ((genes, sign),) = ways.items()
     return list(genes), sign

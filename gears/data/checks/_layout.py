@@ -12,7 +12,7 @@ from gears.conditions import CONTROL_LABEL, SEPARATOR
 from gears.core._findings import Finding, check
 from gears.core._messages import nearest, shorten
 from gears.data.checks._options import ProcessingOptions
-from gears.data.checks._styles import CELL_TYPE_KEYS, GENE_KEYS, STYLES, Style, fits, is_control_like, stem_of
+from gears.data.checks._styles import CELL_TYPE_KEYS, GENE_KEYS, STYLES, Style, is_control_like, stem_of
 from gears.data.reading._guides import GUIDE_KEYS
 
 INDEX = "index"
@@ -99,10 +99,17 @@ def find_layout(obs: pd.DataFrame, var: pd.DataFrame, options: ProcessingOptions
         condition_key, of_column = _column("obs", "condition", obs, wanted, options)
         findings += of_column
     findings += _further_positions(obs, condition_key)
-    cell_type_key, of_column = _cell_type(obs, options)
-    findings += of_column
-    gene_key, of_column = _genes(var, options)
-    findings += of_column
+    # the published layout needs both columns; other screens may be of one type, and name genes in the index
+    cell_type_key = next((key for key in CELL_TYPE_KEYS if key in obs), None)
+    if options.style == "gears" or options.cell_type_key is not None:
+        cell_type_key, of_column = _column("obs", "cell_type", obs, None, options)
+        findings += of_column
+    gene_key: str | None = INDEX
+    if options.gene_key is None and options.style != "gears":
+        gene_key = next((key for key in GENE_KEYS if key in var), INDEX)
+    elif options.gene_key != INDEX:
+        gene_key, of_column = _column("var", "gene_name", var, None, options)
+        findings += of_column
     controls = options.controls
     if condition_key is not None:
         controls = _controls(obs[condition_key], style, options)
@@ -124,13 +131,10 @@ def _further_positions(obs: pd.DataFrame, key: str | None) -> list[Finding]:
 
 
 def recognised(obs: pd.DataFrame, controls: tuple[str, ...] = ()) -> list[tuple[Style, str]]:
-    """Every style that fits a column of obs; `controls` in place of the styles' controls."""
-    return [
-        (style, key)
-        for style in STYLES.values()
-        for key in style.condition_keys
-        if key in obs and fits(style, key, pd.unique(obs[key].dropna().astype(object)), controls)
-    ]
+    """Every style whose control, or one of `controls` instead, is a label of one of its columns."""
+    pairs = [(style, key) for style in STYLES.values() for key in style.condition_keys if key in obs]
+    labels = {key: {str(label).strip() for label in pd.unique(obs[key].dropna().astype(object))} for _, key in pairs}
+    return [(style, key) for style, key in pairs if labels[key] & {*(controls or style.controls)}]
 
 
 def _style(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[Style, str | None] | Finding:
@@ -216,9 +220,9 @@ def _column(
     columns = [str(column) for column in frame.columns]
     near = [column for column in nearest(wanted, columns) if is_text(frame[column])]
     hint = f"pass {option}={near[0]!r}" if near else f"columns: {shorten(columns) or 'none'}"
-    styles = [found for found in recognised(frame) if found[0].name != "gears"] if name == "condition" else []
-    if styles:
-        hint = f"obs[{styles[0][1]!r}] is in the style of {styles[0][0].name}: pass style='auto'"
+    fitting = recognised(frame) if name == "condition" else []
+    if others := [(style, column) for style, column in fitting if style.name != "gears"]:
+        hint = f"obs[{others[0][1]!r}] is in the style of {others[0][0].name}: pass style='auto'"
     elif not near:
         hint += f": {remedy}"
     what = f"adata.{axis} has no column {wanted!r} ({meaning})"
@@ -236,20 +240,6 @@ _MEANINGS = {
         "name yours with gene_key= (gene_key='index' where the index of var holds the symbols)",
     ),
 }
-
-
-def _cell_type(obs: pd.DataFrame, options: ProcessingOptions) -> tuple[str | None, list[Finding]]:
-    if options.style == "gears" or options.cell_type_key is not None:
-        return _column("obs", "cell_type", obs, None, options)
-    return next((key for key in CELL_TYPE_KEYS if key in obs), None), []
-
-
-def _genes(var: pd.DataFrame, options: ProcessingOptions) -> tuple[str | None, list[Finding]]:
-    if options.gene_key == INDEX:
-        return INDEX, []
-    if options.style == "gears" or options.gene_key is not None:
-        return _column("var", "gene_name", var, None, options)
-    return next((key for key in GENE_KEYS if key in var), INDEX), []
 
 
 def _controls(labels: pd.Series, style: Style, options: ProcessingOptions) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Names of genes: those that labels and measured genes do not share, and those that a program or keyboard changed."""
+"""Names of genes: repeated, changed by a program or keyboard, or not shared by labels and measured genes."""
 
 from __future__ import annotations
 
@@ -34,6 +34,27 @@ _LOOK_ALIKE = str.maketrans(
 """Cyrillic and Greek letters and dashes that look like ASCII ones."""
 
 
+def gene_findings(names: pd.Series, index: pd.Index, *, unique_genes: bool) -> list[Finding]:
+    """Missing, repeated or unusable gene names."""
+    missing = list(index[names.isna()])
+    what = f"the gene name is missing for {count(len(missing), 'gene')}"
+    findings = check("missing-gene-name", missing, what, "fill or drop them")
+    texts = names.dropna().astype(str)
+    repeated = [name for name, n in Counter(texts).items() if n > 1]
+    occur = count(len(repeated), "gene name occurs", "gene names occur")
+    remedy, severity = "pass unique_genes=True to add the gene ids to them, or keep one column each", "error"
+    if unique_genes:
+        remedy, severity = "the gene ids are added to them", "warning"
+    what = f"{occur} more than once ({shorten(repeated)})"
+    findings += check("repeated-gene-name", repeated, what, remedy, severity)
+    joined = [name for name in texts if SEPARATOR in name]
+    what = f"gene names with {SEPARATOR!r} ({shorten(joined)}) look like pairs of genes"
+    findings += check("separator-in-gene-name", joined, what, "rename them")
+    again = list(index[index.duplicated()])
+    what = f"the index of adata.var has {count(len(again), 'repeated entry', 'repeated entries')}"
+    return findings + check("repeated-gene-id", again, what, "call adata.var_names_make_unique() on a copy")
+
+
 def tokens_of(labels: Iterable[str]) -> list[str]:
     """Perturbed genes of labels in the published form, sorted."""
     tokens = {token.strip() for label in labels for token in label.split(SEPARATOR)}
@@ -41,13 +62,7 @@ def tokens_of(labels: Iterable[str]) -> list[str]:
 
 
 def as_date(name: str) -> str | None:
-    """The gene that a spreadsheet made this date of ("" where it is not known), None for a name that is no date.
-
-    Examples
-    --------
-    >>> as_date("2-Sep"), as_date("Mar-01"), as_date("SEPTIN2")
-    ('SEPTIN2', 'MARCHF1', None)
-    """
+    """The gene that a spreadsheet made this date of ("" where it is not known), None for a name that is no date."""
     match = _DATE.fullmatch(name)
     if match is None:
         return None
@@ -130,9 +145,9 @@ def _kind(tokens: Sequence[str], measured: Sequence[str]) -> tuple[str, str]:
     ids = [[name for name in names if _ENSEMBL.fullmatch(name)] for names in (measured, tokens)]
     if ids[0] and ids[1]:
         return (" (Ensembl identifiers of other versions)", "remove the versions (.5) from labels and gene names")
-    for found, names, which in zip(ids, (measured, tokens), ("gene names", "labels"), strict=True):
-        if found:
-            what = f" ({len(found) / len(names):.0%} of the {which} are Ensembl identifiers)"
+    for ensembl, names, which in zip(ids, (measured, tokens), ("gene names", "labels"), strict=True):
+        if ensembl:
+            what = f" ({len(ensembl) / len(names):.0%} of the {which} are Ensembl identifiers)"
             other = "labels" if which == "gene names" else "gene names"
             return what, f"name {which} as {other} are: put the symbols in a column of var and pass gene_key="
     if perturbed & {name.upper() for name in measured} or perturbed & {name.capitalize() for name in measured}:
@@ -170,10 +185,8 @@ def model_names(
 ) -> dict[str, str]:
     """Requested genes that a model has under another name, and that name: the screen's, else the graph's.
 
-    `requested`: genes to perturb. One that the screen names, or of which the model has no other name, is not renamed.
-    `screen`: genes that the screen measures or perturbs.
-    `nodes`: genes that can be perturbed: nodes of the perturbation graph.
-    ValueError: a requested gene means two of these.
+    A gene that is measured or perturbed in the `screen` and one of the `nodes` is not renamed. ValueError where a gene
+    means two of these.
     """
     symbols = {
         gene: symbol
@@ -210,13 +223,7 @@ def _names_of(symbols: set[str], names: Iterable[str], symbol_of: KnownGene) -> 
 
 
 def with_names(label: str, renamed: Mapping[str, str]) -> str:
-    """A label in the published form with other names of its genes.
-
-    Examples
-    --------
-    >>> with_names("MLL+ctrl", {"MLL": "KMT2A"})
-    'KMT2A+ctrl'
-    """
+    """A label in the published form with other names of its genes ("KMT2A+ctrl" for "MLL+ctrl")."""
     return SEPARATOR.join(renamed.get(token.strip(), token) for token in label.split(SEPARATOR))
 
 

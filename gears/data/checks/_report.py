@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScreenReport:
-    """What a screen is, what is excluded from it and why, and what to fix.
-
-    ``print(report)`` for people, :meth:`to_dict` for programs.
-    """
+    """What a screen is, what is excluded from it and why, and what to fix; ``print(report)``, :meth:`to_dict`."""
 
     name: str
     facts: dict[str, Any]  # numbers of cells, genes and conditions, and the like
@@ -102,8 +99,7 @@ def inspect_screen(
     draft = check_screen(adata, settings, is_gene=is_gene)
     facts: dict[str, Any] = {"cells": draft.n_cells, "genes": draft.n_genes}
     if draft.table is not None:
-        facts |= condition_facts(draft.table.conditions, draft.table.counts())
-        facts |= gene_facts(draft.table.conditions, draft.gene_names.tolist(), is_gene)
+        facts |= _facts(draft.table.conditions, draft.table.counts(), draft.gene_names.tolist(), is_gene)
     if draft.ok and is_gene is None:
         unmeasured = facts.get("not_measured", ())
         what = f"{count(len(unmeasured), 'perturbed gene')} compared with no annotation: {shorten(unmeasured)}"
@@ -123,8 +119,8 @@ def summarise(
     screen: PreparedScreen, *, is_gene: KnownGene | None = None, parts: Mapping[str, Sequence[str]] | None = None
 ) -> ScreenReport:
     facts: dict[str, Any] = {"folder": str(screen.folder), "cells": len(screen.cells), "genes": len(screen.gene_names)}
-    facts |= condition_facts(screen.conditions, np.asarray(screen.statistics.n, dtype=np.int64))
-    facts |= gene_facts(screen.conditions, screen.gene_names, is_gene)
+    counts = np.asarray(screen.statistics.n, dtype=np.int64)
+    facts |= _facts(screen.conditions, counts, screen.gene_names, is_gene)
     facts["cell_types"] = screen.manifest["cell_types"]
     facts["differential_expression"] = screen.manifest["differential_expression"]
     if parts:
@@ -135,8 +131,10 @@ def summarise(
     return ScreenReport(screen.folder.name, facts, "\n".join(lines), dropped=dropped, is_prepared=True)
 
 
-def condition_facts(conditions: Sequence[Condition], counts: np.ndarray) -> dict[str, Any]:
-    """Numbers of conditions by size, and of cells."""
+def _facts(
+    conditions: Sequence[Condition], counts: np.ndarray, measured: Sequence[str], is_gene: KnownGene | None
+) -> dict[str, Any]:
+    """Numbers of conditions by size and of cells; perturbed genes, and those that are not measured or not annotated."""
     sizes = np.array([len(condition) for condition in conditions])
     perturbed = counts[sizes > 0]
     facts: dict[str, Any] = {"control_cells": int(counts[sizes == 0].sum()), "conditions": int((sizes > 0).sum())}
@@ -146,19 +144,10 @@ def condition_facts(conditions: Sequence[Condition], counts: np.ndarray) -> dict
     if len(perturbed):
         low, middle, high = perturbed.min(), np.median(perturbed), perturbed.max()
         facts["cells_per_condition"] = f"{low} to {high}, median {middle:g}"
-    return facts
-
-
-def gene_facts(conditions: Sequence[Condition], measured: Sequence[str], is_gene: KnownGene | None) -> dict[str, Any]:
-    """Perturbed genes, and those that are not measured or not annotated."""
-    perturbed = sorted({gene for condition in conditions for gene in condition.genes})
-    known = set(measured)
-    facts: dict[str, Any] = {
-        "perturbed_genes": len(perturbed),
-        "not_measured": [gene for gene in perturbed if gene not in known],
-    }
+    genes = sorted({gene for condition in conditions for gene in condition.genes})
+    facts |= {"perturbed_genes": len(genes), "not_measured": sorted(set(genes) - set(measured))}
     if is_gene is not None:
-        facts["not_annotated"] = [gene for gene in perturbed if not is_gene(gene)]
+        facts["not_annotated"] = [gene for gene in genes if not is_gene(gene)]
     return facts
 
 

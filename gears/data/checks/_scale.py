@@ -1,4 +1,4 @@
-"""The scale of expression values: counts, normalised, log1p, ..., recognised by several signs.
+"""Checks of expression values, and their scale: counts, normalised, log1p, ..., recognised by several signs.
 
 Counts of one cell are whole multiples of one number, however they were normalised and whichever genes were kept. So the
 transformation that was applied is the one whose inverse makes the values of each cell whole multiples again (of a part
@@ -9,13 +9,15 @@ sizes decide: they are equal after the right inverse, if all genes are there.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy import sparse
 
 from gears.core._findings import Finding, check
+from gears.core._messages import count, shorten
 from gears.data.reading._matrix import as_csr, share_of_integers
 from gears.files._mapped import pieces
 
@@ -36,6 +38,9 @@ TOLERANCE, MIN_SHARE = 0.02, 0.9
 """Distance from a whole number, and share of the multiples within it: by chance it is 4 %."""
 MOST_VARIED = 1e-3
 """Relative range of library sizes that counts as equal: float32 gives about 1e-6."""
+
+SAME_GENES = 20
+"""Expressed genes from which two cells do not agree in all values by chance."""
 
 COUNTS, LOG1P, SCALED = "counts", "log1p", "scaled"
 MIXED = "mixed"
@@ -129,10 +134,7 @@ def _scales_of_cells(distances: list[dict[str, np.ndarray]]) -> Counter[str]:
 
 
 def _from_whole(linear: np.ndarray) -> np.ndarray | None:
-    """Distance of a cell's multiples of its unit from whole numbers; the unit is what one count became.
-
-    It is the lowest value, a half or a third of it, or the smallest gap between values, whichever fits best.
-    """
+    """Distance of a cell's multiples of its unit (what one count became) from whole numbers; None for too few."""
     distinct = np.unique(linear)
     gaps = np.diff(distinct)
     gaps = gaps[gaps > SAME * distinct[1:]]
@@ -257,3 +259,38 @@ def _scale_of(values: Any) -> str | None:
 def _by_name(name: str) -> str | None:
     lower = name.lower()
     return COUNTS if "count" in lower else LOG1P if "log" in lower else None
+
+
+def size_findings(n_cells: int, n_genes: int) -> list[Finding]:
+    sizes, remedy = {"cells": n_cells, "genes": n_genes}, "check how the file was written or filtered"
+    return [Finding(f"no-{what}", f"there are no {what}", remedy) for what, n in sizes.items() if n == 0]
+
+
+def value_findings(matrix: sparse.csr_matrix, *, layer: str | None, layers: Sequence[str]) -> list[Finding]:
+    """Values that are not finite, or nothing but zeros."""
+    values = matrix.data
+    place = f"layers[{layer!r}]" if layer else "X"
+    bad = sum(int(np.count_nonzero(~np.isfinite(piece))) for piece in pieces(values))
+    if bad:
+        what = f"{place} holds {count(bad, 'NaN or infinite value')}"
+        return [Finding("not-finite", what, "replace them, or drop those cells or genes", bad)]
+    if not len(values):
+        remedy = "pass the layer that holds the values" if layers else "check how the file was written"
+        remedy += f" (layers: {shorten(layers) or 'none'})"
+        return [Finding("all-zero", f"{place} holds nothing but zeros", remedy)]
+    return []
+
+
+def repeated_cell_findings(matrix: sparse.csr_matrix, names: pd.Index) -> list[Finding]:
+    """Names of cells that occur twice, and cells with the same values in many genes."""
+    again = names[names.duplicated()]
+    what = f"{count(len(again), 'cell')} with the name of another cell ({shorten(again.unique(), 3)})"
+    remedy = "drop them if they are the same cells, or call adata.obs_names_make_unique() on a copy"
+    findings = check("repeated-cell-name", list(again), what, remedy, "warning")
+    weights_G = np.random.default_rng(0).uniform(1, 2, matrix.shape[1])
+    sums_N = matrix @ weights_G
+    rows = np.flatnonzero(np.diff(matrix.indptr) >= SAME_GENES)
+    same = list(names[rows[pd.Series(sums_N[rows]).duplicated().to_numpy()]])
+    what = f"{count(len(same), 'cell')} with exactly the values of another cell ({shorten(same, 3)})"
+    remedy = "drop them if they are there twice: they count twice"
+    return findings + check("repeated-cell", same, what, remedy, "warning")

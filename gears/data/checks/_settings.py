@@ -1,4 +1,4 @@
-"""Settings of a screen: how its cells divide by context and perturbation type, and which controls match them."""
+"""How the cells of a screen divide by context and perturbation type, which controls match them, and small groups."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from gears.conditions import AT, Condition
+from gears.conditions import AT, CONTROL_LABEL, Condition
 from gears.core._findings import Finding, check, errors
-from gears.core._messages import count, shorten, suggestion
+from gears.core._messages import agreeing, count, shorten, suggestion
 from gears.data.checks._labels import FEW_CONTROLS, LabelTable
 from gears.data.checks._names import in_ascii
 from gears.data.checks._options import ProcessingOptions
@@ -61,7 +61,7 @@ def setting_table(obs: pd.DataFrame, table: LabelTable, options: ProcessingOptio
         plain = table.conditions[int(table.label_condition[label])]
         condition = plain.at(contexts[context], kinds[kind] if kind >= 0 else "")
         labels.append(table.labels[label] + condition.suffix)
-        label_condition.append(ids.setdefault(condition, len(ids)))
+        label_condition.append(ids.setdefault(condition, len(ids)))  # spellings of one condition share its number
     numbers = np.array(label_condition, dtype=np.int64)
     return SettingTable(codes.astype(np.int32), labels, numbers, tuple(ids), batches, cell_batch)
 
@@ -134,3 +134,47 @@ def _kinds(obs: pd.DataFrame, is_control: np.ndarray, key: str | None) -> tuple[
     names = sorted(set(texts[~is_control]))
     codes = pd.Index(names).get_indexer(texts)
     return np.where(is_control, -1, codes), tuple(names)
+
+
+def cell_type_findings(cell_types: pd.Series, pool: bool) -> list[Finding]:
+    """Missing cell types; several of them unless they are to be pooled."""
+    missing = list(cell_types.index[cell_types.isna()])
+    what = f"obs[{cell_types.name!r}] is missing for {count(len(missing), 'cell')}"
+    findings = check("missing-cell-type", missing, what, "fill or drop them")
+    names = sorted({str(value) for value in cell_types.dropna()})
+    what = f"{len(names)} cell types ({shorten(names)}): a model describes one"
+    remedy = (
+        "pass context_key='cell_type' to learn each condition in each type, batch_key='cell_type' to "
+        "compare with controls of the same type, or pool_cell_types=True to treat all cells as one type"
+    )
+    others = [] if pool else names[1:]
+    return findings + check("several-cell-types", others, what, remedy, n=len(names))
+
+
+def small_condition_findings(table: LabelTable, needed: int, *, with_de: bool) -> list[Finding]:
+    """A control of few cells, and conditions with too few cells for a variance: an error where DE needs it."""
+    counts = table.counts()
+    findings: list[Finding] = []
+    for n in [int(n) for n, one in zip(counts, table.conditions, strict=True) if one.is_control]:
+        what = f"the control has {count(n, 'cell')}"
+        if n < needed and with_de:
+            remedy = f"differential expression needs {needed} (skip_calc_de=True leaves it out)"
+            findings += check("small-control", [CONTROL_LABEL], what, remedy, n=n)
+        elif n < FEW_CONTROLS:
+            remedy = "every change is a difference from their mean: give more, or name other controls in ctrl_label="
+            findings += check("small-control", [CONTROL_LABEL], what, remedy, "warning", n=n)
+    too_few = np.flatnonzero(counts < needed)
+    small = [f"{table.conditions[i]} ({counts[i]})" for i in too_few if not table.conditions[i].is_control]
+    have = f"{count(len(small), 'condition has', 'conditions have')} fewer than {needed} cells"
+    what = f"{have}, too few for differential expression: {shorten(small, 20)}"
+    remedy = f"pass min_cells={needed} (or more) to drop {agreeing(len(small), 'it', 'them')}"
+    return findings + check("small-condition", small, what, remedy, "error" if with_de else "warning")
+
+
+def small_in_context_findings(table: LabelTable, needed: int) -> list[Finding]:
+    """Conditions with too few cells for a variance in their context."""
+    pairs = zip(table.conditions, table.counts().tolist(), strict=True)
+    small = [f"{condition} ({n})" for condition, n in pairs if n < needed]
+    what = f"{len(small)} conditions have fewer than {needed} cells in a context: {shorten(small, 20)}"
+    remedy = "leave these cells out, or pass skip_calc_de=True (no differential expression)"
+    return check("small-in-context", small, what, remedy)

@@ -15,7 +15,6 @@ replogle   gene                           non-targeting          -    Replogle e
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 _CONTROL_WORDS = (
@@ -134,9 +133,3 @@ STYLES: dict[str, Style] = {
 }
 CELL_TYPE_KEYS = ("cell_type", "celltype", "cell_line", "cellline", "cell_types", "Cell_type", "CellType")
 GENE_KEYS = ("gene_name", "gene_names", "gene_symbol", "gene_symbols", "symbol", "feature_name", "gene")
-
-
-def fits(style: Style, key: str, labels: Iterable[object], controls: Collection[str] = ()) -> bool:
-    """Whether a column of that name with these labels is in the style; `controls` in place of the style's."""
-    controls = controls or style.controls
-    return key in style.condition_keys and any(str(label).strip() in controls for label in labels)

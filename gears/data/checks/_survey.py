@@ -20,43 +20,16 @@ from scipy import sparse
 from gears.conditions import CONTROL_LABEL, SEPARATOR, split_label
 from gears.core._findings import Finding, check, errors
 from gears.core._messages import count, shorten, suggestion
-from gears.data.checks import _filters as filters
+from gears.data.checks import _filters, _labels, _names, _scale, _settings
 from gears.data.checks._filters import Dropped
 from gears.data.checks._guide_names import read_guides
-from gears.data.checks._labels import (
-    LabelTable,
-    everywhere_findings,
-    guide_number_findings,
-    joined_genes,
-    label_findings,
-    unknown_gene_findings,
-    word_findings,
-)
+from gears.data.checks._labels import LabelTable
 from gears.data.checks._layout import GUIDES, INDEX, ONE_TYPE, Layout, find_layout
-from gears.data.checks._names import (
-    KnownGene,
-    date_findings,
-    look_alike_findings,
-    other_case_findings,
-    other_name_findings,
-    other_names,
-    tokens_of,
-    unmeasured_findings,
-    with_names,
-)
+from gears.data.checks._names import KnownGene
 from gears.data.checks._options import ProcessingOptions
-from gears.data.checks._scale import COUNTS, LOG1P, detect_scale, other_places, scale_findings, shared_totals_findings
-from gears.data.checks._settings import SettingTable, column_findings, is_divided, one_type_per_batch, setting_table
+from gears.data.checks._scale import COUNTS, LOG1P
+from gears.data.checks._settings import SettingTable
 from gears.data.checks._styles import is_control_like
-from gears.data.checks._values import (
-    cell_type_findings,
-    gene_findings,
-    repeated_cell_findings,
-    size_findings,
-    small_condition_findings,
-    small_in_context_findings,
-    value_findings,
-)
 from gears.data.reading._matrix import RAW, as_csr, layers_of, log_normalize, other_features, values_of
 from gears.files._mapped import pieces
 
@@ -151,7 +124,9 @@ def check_screen(adata: AnnData, options: ProcessingOptions, *, is_gene: KnownGe
     """
     draft = check_cell_types(check_genes(read(adata, options)))
     draft = check_values(standardise_labels(draft, is_gene))
-    for step in (normalise, filter_cells, divide, publish):
+    if options.normalize and draft.ok:
+        draft = replace(draft, matrix=log_normalize(draft.matrix), scale=LOG1P)
+    for step in (filter_cells, divide, publish):
         if draft.ok:
             draft = step(draft)
     return draft
@@ -188,7 +163,7 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
     values = values_of(adata, options.layer) if is_there and adata.n_obs and adata.n_vars else None
     as_log1p = not options.normalize and options.scale in (None, LOG1P)
     if len(others) and values is not None and as_log1p and not is_raw:
-        findings += shared_totals_findings(values_of(whole, options.layer), is_gene_G)
+        findings += _scale.shared_totals_findings(values_of(whole, options.layer), is_gene_G)
     return ScreenDraft(
         options=options,
         n_cells=adata.n_obs,
@@ -200,7 +175,7 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
         values=values,
         layout=layout,
         cells=np.arange(adata.n_obs),
-        findings=(*size_findings(adata.n_obs, adata.n_vars), *findings),
+        findings=(*_scale.size_findings(adata.n_obs, adata.n_vars), *findings),
     )
 
 
@@ -222,9 +197,9 @@ def check_genes(draft: ScreenDraft) -> ScreenDraft:
         return draft
     names = pd.Series(index, index=index) if key == INDEX else draft.var[key]
     names = names.astype(object).map(lambda name: name.strip() if isinstance(name, str) else name)
-    findings = gene_findings(names, index, unique_genes=unique_genes)
+    findings = _names.gene_findings(names, index, unique_genes=unique_genes)
     names = names.astype(str)
-    findings += date_findings(names.tolist(), "gene name", "warning")
+    findings += _names.date_findings(names.tolist(), "gene name", "warning")
     if unique_genes:
         again = names.duplicated().to_numpy()
         names = names.where(~again, names + "-" + pd.Series(index.astype(str), index=index))
@@ -237,8 +212,8 @@ def check_cell_types(draft: ScreenDraft) -> ScreenDraft:
     if key is None:
         return replace(draft, cell_types=pd.Series(ONE_TYPE, index=draft.obs.index))
     cell_types = draft.obs[key]
-    matched = one_type_per_batch(draft.obs.assign(cell_type=cell_types), options)
-    findings = cell_type_findings(cell_types, options.pool_cell_types or matched)
+    matched = _settings.one_type_per_batch(draft.obs.assign(cell_type=cell_types), options)
+    findings = _settings.cell_type_findings(cell_types, options.pool_cell_types or matched)
     return draft.found(findings, cell_types=cell_types)
 
 
@@ -248,7 +223,7 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
     if layout.condition_key is None or draft.n_cells == 0:
         return draft
     own = draft.obs[layout.condition_key]
-    lost, findings = filters.labels_to_drop(own, options.drop_labels)
+    lost, findings = _filters.labels_to_drop(own, options.drop_labels)
     if lost.any():
         why = f"labels named in drop_labels: {shorten(options.drop_labels or ())}"
         draft = replace(draft, dropped=(*draft.dropped, Dropped("drop_labels", int(lost.sum()), 0, why)))
@@ -269,38 +244,39 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
     if of_guides:  # from here on labels are in the published form
         layout = replace(layout, style=GUIDES, controls=(CONTROL_LABEL,), sep=SEPARATOR)
         draft = replace(draft, layout=layout)
-    more_findings, parsed = label_findings(texts, layout)
+    more_findings, parsed = _labels.label_findings(texts, layout)
     draft, findings = draft.found(more_findings), []
     if any(finding.kind in UNREADABLE for finding in more_findings):
         return draft
     distinct = list(pd.unique(texts))
-    words = word_findings(distinct, layout, is_symbol)
+    words = _labels.word_findings(distinct, layout, is_symbol)
     if words:
         return draft.found(words)
-    joined, findings = joined_genes(distinct, layout, known, is_symbol) if options.sep is None else ({}, [])
+    joined, findings = _labels.joined_genes(distinct, layout, known, is_symbol) if options.sep is None else ({}, [])
     mapping = {label: joined.get(label) or layout.standard(label, known) for label in distinct}
     if layout.count_key is not None:
         numbers = draft.obs[layout.count_key][~lost]
-        findings += guide_number_findings(texts, numbers, mapping, layout.count_key)
-    tokens = tokens_of(mapping.values())
-    renamed = other_names(tokens, measured, is_gene) if is_gene is not None else {}
+        findings += _labels.guide_number_findings(texts, numbers, mapping, layout.count_key)
+    tokens = _names.tokens_of(mapping.values())
+    renamed = _names.other_names(tokens, measured, is_gene) if is_gene is not None else {}
     if renamed:
-        mapping = {label: with_names(standard, renamed) for label, standard in mapping.items()}
-        tokens = tokens_of(mapping.values())
+        mapping = {label: _names.with_names(standard, renamed) for label, standard in mapping.items()}
+        tokens = _names.tokens_of(mapping.values())
     labels = list(dict.fromkeys(mapping.values()))
-    findings += other_name_findings(renamed)
-    findings += everywhere_findings(mapping, layout)
-    findings += date_findings([token for token in tokens if token not in genes], "perturbed gene", "error")
-    findings += look_alike_findings(tokens, known, "perturbed gene", "error")
+    findings += _names.other_name_findings(renamed)
+    findings += _labels.everywhere_findings(mapping, layout)
+    findings += _names.date_findings([token for token in tokens if token not in genes], "perturbed gene", "error")
+    findings += _names.look_alike_findings(tokens, known, "perturbed gene", "error")
     perturbed = set(tokens)
-    findings += look_alike_findings(
+    findings += _names.look_alike_findings(
         measured,
         lambda name: name in perturbed or (is_gene is not None and bool(is_gene(name))),
         "gene name",
         "warning",
     )
-    findings += other_case_findings(tokens, measured, known)
-    findings += unmeasured_findings(tokens, measured, draft.var)
+    findings += _names.other_case_findings(tokens, measured, known)
+    findings += _names.unmeasured_findings(tokens, measured, draft.var)
+    # labels that became others are parsed again
     table = LabelTable.of(texts.map(mapping), parsed if layout.sep == SEPARATOR and not (joined or renamed) else {})
     shown = {label: mapping[of_guides[label]] for label in of_guides} if of_guides else mapping
     draft = draft.found(findings, mapping=shown, table=table)
@@ -309,9 +285,10 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
     labels = [
         label
         for own, label in mapping.items()
-        if not (is_control_like(own) and len(tokens_of([label])) > 1)  # a control's name was divided: an error above
+        # a control's name that was divided is an error above
+        if not (is_control_like(own) and len(_names.tokens_of([label])) > 1)
     ]
-    more_findings, strange = unknown_gene_findings(list(dict.fromkeys(labels)), known, options.unknown_labels)
+    more_findings, strange = _labels.unknown_gene_findings(list(dict.fromkeys(labels)), known, options.unknown_labels)
     draft = draft.found(more_findings)
     if not strange or options.unknown_labels != "drop":
         return draft
@@ -321,7 +298,7 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
 
 
 def check_values(draft: ScreenDraft) -> ScreenDraft:
-    """Expression as CSR."""
+    """Expression as CSR, and its scale: as stated, else as detected."""
     layer, layers = draft.options.layer, [*draft.layers, *([RAW] if draft.raw is not None else [])]
     if layer is not None and layer not in layers:
         hint = suggestion(layer, layers, "layers")
@@ -336,28 +313,15 @@ def check_values(draft: ScreenDraft) -> ScreenDraft:
     except (TypeError, ValueError) as error:
         return draft.found([Finding("no-matrix", str(error))])
     draft = replace(draft, matrix=matrix, values=None)
-    findings = value_findings(matrix, layer=layer, layers=layers)
-    if findings:
+    if findings := _scale.value_findings(matrix, layer=layer, layers=layers):
         return draft.found(findings)
-    return check_scale(draft.found(repeated_cell_findings(matrix, draft.obs.index)))
-
-
-def check_scale(draft: ScreenDraft) -> ScreenDraft:
-    """Scale of the values: as stated, else as detected."""
     options = draft.options
-    scale = options.scale or detect_scale(draft.matrix)
-    draft = replace(draft, scale=scale)
+    scale = options.scale or _scale.detect_scale(matrix)
+    draft = draft.found(_scale.repeated_cell_findings(matrix, draft.obs.index), scale=scale)
     if options.scale is not None and not (options.normalize and scale != COUNTS):
-        return draft
-    elsewhere = partial(other_places, draft.layers, draft.raw, options.layer)
-    return draft.found(scale_findings(draft.matrix, scale, options.layer, elsewhere, normalize=options.normalize))
-
-
-def normalise(draft: ScreenDraft) -> ScreenDraft:
-    """Counts to log-normalised expression, where the options say that the values are counts."""
-    if not draft.options.normalize:
-        return draft
-    return replace(draft, matrix=log_normalize(draft.matrix), scale=LOG1P)
+        return draft  # the user knows better than the signs
+    elsewhere = partial(_scale.other_places, draft.layers, draft.raw, layer)
+    return draft.found(_scale.scale_findings(matrix, scale, layer, elsewhere, normalize=options.normalize))
 
 
 def filter_cells(draft: ScreenDraft) -> ScreenDraft:
@@ -365,12 +329,12 @@ def filter_cells(draft: ScreenDraft) -> ScreenDraft:
     filtered, options = exclude_marked_cells(draft), draft.options
     if filtered.ok:
         genes = draft.gene_names.tolist()
-        lost, dropped, findings = filters.not_knocked_down(
+        lost, dropped, findings = _filters.not_knocked_down(
             draft.matrix, filtered.cells, filtered.labels, genes, options
         )
         filtered = filtered.found(findings).without(lost, *dropped)
     if filtered.ok:
-        lost, dropped, findings = filters.small_conditions(filtered.labels, options.min_cells)
+        lost, dropped, findings = _filters.small_conditions(filtered.labels, options.min_cells)
         filtered = filtered.found(findings).without(lost, *dropped)
     return filtered if filtered.ok else replace(draft, findings=filtered.findings, dropped=filtered.dropped)
 
@@ -380,9 +344,9 @@ def exclude_marked_cells(draft: ScreenDraft) -> ScreenDraft:
     options, table = draft.options, draft.labels
     n_genes_N = np.zeros(draft.n_cells, dtype=np.int64)
     n_genes_N[draft.cells] = np.array([len(one) for one in table.conditions])[table.cell_condition]
-    wrong_counts = partial(filters.wrong_guide_counts, n_genes_N=n_genes_N)
+    wrong_counts = partial(_filters.wrong_guide_counts, n_genes_N=n_genes_N)
     for name, key, judge, reason in (
-        ("doublet_key", options.doublet_key, filters.doublets, "is true"),
+        ("doublet_key", options.doublet_key, _filters.doublets, "is true"),
         ("guide_count_key", options.guide_count_key, wrong_counts, "is not the number of genes in the label"),
     ):
         if key is None:
@@ -405,14 +369,16 @@ def divide(draft: ScreenDraft) -> ScreenDraft:
     """Divide the cells by context and perturbation type, and look for small conditions."""
     options, table = draft.options, draft.labels
     with_de = not options.skip_calc_de
-    draft = draft.found(small_condition_findings(table, MIN_CELLS_DE, with_de=with_de))
+    draft = draft.found(_settings.small_condition_findings(table, MIN_CELLS_DE, with_de=with_de))
     columns = draft.obs.iloc[draft.cells].assign(cell_type=draft.cell_types.iloc[draft.cells])
     is_control = np.array([condition.is_control for condition in table.conditions])
-    draft = draft.found(column_findings(columns, options, is_control[table.cell_condition]))
+    draft = draft.found(_settings.column_findings(columns, options, is_control[table.cell_condition]))
     if not draft.ok:
         return draft
-    settings = setting_table(columns, table, options)
-    findings = small_in_context_findings(settings, MIN_CELLS_DE) if with_de and is_divided(options) else []
+    settings = _settings.setting_table(columns, table, options)
+    findings = (
+        _settings.small_in_context_findings(settings, MIN_CELLS_DE) if with_de and _settings.is_divided(options) else []
+    )
     return draft.found(findings, settings=settings)
 
 
@@ -465,10 +431,7 @@ def _is_plain(dtype: Any) -> bool:
 def published_obs(
     obs: pd.DataFrame, cell_types: pd.Series, table: LabelTable, layout: Layout, *, is_changed: bool
 ) -> tuple[pd.DataFrame, list[str]]:
-    """Columns of the published layout, and the published condition name of each label.
-
-    Where labels were changed (`is_changed`), ``condition_source`` holds those of the screen.
-    """
+    """Columns of the published layout, with the screen's own labels where these were changed; names by label."""
     types = cell_types.astype(str)
     shown = POOLED if types.nunique() > 1 else str(types.iloc[0])
     doses = ["+".join("1" * len(split_label(label))) for label in table.labels]

@@ -44,20 +44,17 @@ def from_dask(adata: AnnData, layer: str | None, near: Path) -> AnnData:
 
     is_raw = layer == RAW and RAW not in adata.layers
 
-    def values(name: str | None) -> Any:
-        return brought(adata.X if name is None else adata.layers[name], name == layer)
-
-    def brought(matrix: Any, is_used: bool) -> Any:
+    def values(matrix: Any, is_used: bool) -> Any:
         if not is_dask(matrix):
             return matrix
         return _brought(matrix, near) if is_used else sparse.csr_matrix(matrix.shape, dtype=np.float32)
 
     return AnnData(
-        X=values(None),
+        X=values(adata.X, layer is None),
         obs=_in_memory(adata.obs),
         var=_in_memory(adata.var),
-        layers={name: values(name) for name in layers_of(adata)},
-        raw=None if raw is None else {"X": brought(raw, is_raw), "var": _in_memory(adata.raw.var)},
+        layers={name: values(matrix, name == layer) for name, matrix in layers_of(adata).items()},
+        raw=None if raw is None else {"X": values(raw, is_raw), "var": _in_memory(adata.raw.var)},
     )
 
 
@@ -90,10 +87,7 @@ def _brought(array: Any, near: Path) -> sparse.csr_matrix:
 
 
 def lazy_screen(path: Path, layer: str | None) -> AnnData:
-    """An h5ad file or zarr store with its annotations in memory and its values (X or `layer`) as a dask array.
-
-    ValueError for another kind of file, or where there are no such values.
-    """
+    """An h5ad file or zarr store with its values (X or `layer`) as a dask array; ValueError for another format."""
     from anndata import AnnData
     from anndata.experimental import read_elem_lazy
     from anndata.io import read_elem

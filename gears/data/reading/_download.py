@@ -46,13 +46,9 @@ def published_screen(
     """The h5ad file of a published screen, one of :data:`PUBLISHED_FILES`, from `data_path` or else from the web.
 
     Looked for in this order: ``downloads/<name>.h5ad`` (checked against the hash of its first download), an archive
-    ``<name>.zip`` or ``.tar.gz`` that was put into `data_path` by hand, the web.
-
-    `base_url`: address before the file number; else ``GEARS_DOWNLOAD_URL``, else the Harvard Dataverse.
-    `retries`: how often a failed download is started again.
-    `timeout`: seconds without a byte after which a connection is given up.
-    ValueError if the name is unknown, or the file is not a screen or not that of the first download.
-    OSError if the file cannot be downloaded. The message says where to put it by hand.
+    ``<name>.zip`` or ``.tar.gz`` that was put into `data_path` by hand, the web (`base_url`, else
+    ``GEARS_DOWNLOAD_URL``, else the Harvard Dataverse). ValueError if the name is unknown or the file is not a screen
+    or not that of the first download, OSError if it cannot be downloaded; the message says where to put it by hand.
     """
     if name not in PUBLISHED_FILES:
         raise ValueError(unknown_name("published screen", name, list(PUBLISHED_FILES)))

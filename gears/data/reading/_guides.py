@@ -105,10 +105,7 @@ def add_guides(
 
 
 def read_table(path: str | Path, *, header: bool = True) -> pd.DataFrame:
-    """A CSV or TSV file (may be gzipped) as text, with a line of column names unless `header` is False.
-
-    FileNotFoundError if there is none, ValueError if it cannot be read.
-    """
+    """A CSV or TSV file (may be gzipped) as text; FileNotFoundError, or ValueError if it cannot be read."""
     path = existing_file(path)
     sep = "\t" if ".tsv" in path.name or ".txt" in path.name else ","
     with reading(path, "a table", f"expected CSV or TSV{' with a line of column names' * header}"):

@@ -44,10 +44,7 @@ RAW = "raw"
 
 
 def read_screen(path: str | Path, *, backed: bool = False) -> AnnData:
-    """Read an h5ad file into memory, or all but its values.
-
-    FileNotFoundError if there is no file, ValueError if it is no h5ad file.
-    """
+    """Read an h5ad file into memory, or all but its values; FileNotFoundError or ValueError."""
     import anndata
 
     path = existing_file(path)
@@ -159,22 +156,19 @@ def other_features(var: pd.DataFrame) -> tuple[str, np.ndarray]:
 
 
 class StoredMatrix:
-    """A matrix in an h5ad file, read row range by row range: a CSR group or a dense array of h5py.
-
-    ValueError if it is stored by columns (CSC), which gives no rows cheaply.
-    """
+    """A CSR group or dense array of an h5ad file, read by ranges of rows; ValueError if it is stored by columns."""
 
     def __init__(self, stored: Any) -> None:
         self._stored, self._name = stored, f"{stored.file.filename}: {stored.name.strip('/')}"
         self._indptr: np.ndarray | None = None
         if hasattr(stored, "shape"):
-            self.shape = _pair(stored.shape)
+            self.shape = tuple(map(int, stored.shape))
             return
         encoding = stored.attrs.get("encoding-type")
         if encoding != "csr_matrix":
             msg = f"{self._name} is stored as {encoding}; rows are read from a csr_matrix or a dense array"
             raise ValueError(msg)
-        self.shape = _pair(stored.attrs["shape"])
+        self.shape = tuple(map(int, stored.attrs["shape"]))
         indptr = stored["indptr"][:]
         n_values = min(stored[name].shape[0] for name in ("data", "indices"))
         check_bounds(self._name, indptr, self.shape[0], n_values)
@@ -194,11 +188,6 @@ class StoredMatrix:
         check_numbers(self._name, genes, self.shape[1])
         bounds = self._indptr[first : last + 1] - start
         return as_csr(sparse.csr_matrix((values, genes, bounds), shape=(last - first, self.shape[1])))
-
-
-def _pair(shape: Any) -> tuple[int, int]:
-    n_rows, n_columns = shape
-    return int(n_rows), int(n_columns)
 
 
 @np.errstate(over="ignore")
@@ -223,11 +212,8 @@ def as_csr(matrix: Any) -> sparse.csr_matrix:
     if hasattr(matrix, "compute"):
         msg = f"expression is a dask array ({type(matrix).__name__}), which is not computed yet; give adata.to_memory()"
         raise TypeError(msg)
-    kind = getattr(matrix, "dtype", None)
-    msg = (
-        f"expression must be a dense array or a sparse matrix of numbers; found {type(matrix).__name__}"
-        f"{f' of {kind}' if kind is not None else ''}"
-    )
+    held = f" of {matrix.dtype}" if hasattr(matrix, "dtype") else ""
+    msg = f"expression must be a dense array or a sparse matrix of numbers; found {type(matrix).__name__}{held}"
     raise TypeError(msg)
 
 

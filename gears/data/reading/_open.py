@@ -300,8 +300,30 @@ def open_lean(path: Path, layer: str | None, near: Path) -> AnnData:
     holds no second copy and the system can let go of its pages. Other kinds of files are read whole. Errors are those
     of :func:`open_screen`.
     """
-    lean = _lean(path, layer, near)
-    return open_screen(path) if lean is None else lean
+    refuse_address(path)
+    path = user_path(path)
+    if kind_of(path) != "h5ad":
+        return open_screen(path)
+    import h5py
+    from anndata import AnnData
+    from anndata.io import read_elem
+
+    try:
+        with h5py.File(path, "r") as file:
+            obs, var = read_elem(file["obs"]), read_elem(file["var"])
+            names = sorted(file["layers"]) if "layers" in file else []
+            stored = StoredMatrix(file["X" if layer is None else f"layers/{layer}"])
+            if stored.shape != (len(obs), len(var)):
+                msg = f"its values have shape {stored.shape}"
+                raise ValueError(msg)
+            matrix = _brought(stored, near)
+            layers = {name: matrix if name == layer else _begun(file[f"layers/{name}"]) for name in names}
+            raw = {"X": _begun(file["raw/X"]), "var": read_elem(file["raw/var"])} if "raw" in file else None
+        nothing = sparse.csr_matrix(matrix.shape, dtype=np.float32)
+        return AnnData(X=matrix if layer is None else nothing, obs=obs, var=var, layers=layers, raw=raw)
+    except (KeyError, ValueError, OSError, TypeError) as error:  # an older layout, or stored by columns
+        logger.debug("%s is read whole (%s)", path, error)
+        return open_screen(path)
 
 
 def in_reach(adata: AnnData, near: Path) -> AnnData:
@@ -352,31 +374,6 @@ def _rna_of(mdata: Any) -> AnnData:
     obs = rna.obs.join(mdata.obs.loc[rna.obs_names, others])
     raw = None if rna.raw is None else {"X": rna.raw.X, "var": rna.raw.var}
     return AnnData(X=rna.X, obs=obs, var=rna.var, layers=layers_of(rna), raw=raw)
-
-
-def _lean(path: Path, layer: str | None, near: Path) -> AnnData | None:
-    """Annotations and values of an h5ad file of the present layout; None for anything else."""
-    if kind_of(path) != "h5ad":
-        return None
-    import h5py
-    from anndata import AnnData
-    from anndata.io import read_elem
-
-    try:
-        with h5py.File(path, "r") as file:
-            obs, var = read_elem(file["obs"]), read_elem(file["var"])
-            names = sorted(file["layers"]) if "layers" in file else []
-            stored = StoredMatrix(file["X" if layer is None else f"layers/{layer}"])
-            if stored.shape != (len(obs), len(var)):
-                return None
-            matrix = _brought(stored, near)
-            layers = {name: matrix if name == layer else _begun(file[f"layers/{name}"]) for name in names}
-            raw = {"X": _begun(file["raw/X"]), "var": read_elem(file["raw/var"])} if "raw" in file else None
-        nothing = sparse.csr_matrix(matrix.shape, dtype=np.float32)
-        return AnnData(X=matrix if layer is None else nothing, obs=obs, var=var, layers=layers, raw=raw)
-    except (KeyError, ValueError, OSError, TypeError) as error:
-        logger.debug("%s is read whole (%s)", path, error)
-        return None
 
 
 def _begun(matrix: Any) -> sparse.csr_matrix:

@@ -109,10 +109,7 @@ class CellMatrix:
 def gather_rows(
     data: np.ndarray, indices: np.ndarray, indptr: np.ndarray, rows: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values and columns of rows of a CSR matrix one after another, and the rows' lengths.
-
-    What scipy's indexing gives, without its copy of all indices where the two index arrays differ in type.
-    """
+    """Values and columns of rows of a CSR matrix, and the rows' lengths, without the copy of all indices of scipy."""
     starts = indptr[rows].astype(np.int64)
     lengths = indptr[rows + 1] - starts
     ends = np.cumsum(lengths)

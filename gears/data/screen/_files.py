@@ -57,14 +57,11 @@ def screen_hash(draft: ScreenDraft) -> str:
     """Hash of everything that is written: values, labels, annotations, parameters."""
     matrix = draft.matrix
     arrays = matrix.data, matrix.indices, matrix.indptr
-    frames = *_frame_values(draft.obs), *_frame_values(draft.var)
+    frames: list[Any] = []
+    for frame in (draft.obs, draft.var):  # one hash per row, index included; the same for text and its categories
+        frames += [list(map(str, frame.columns)), pd.util.hash_pandas_object(frame).to_numpy()]
     options = draft.options.to_dict()
     return content_hash(SCREEN.version, list(matrix.shape), *arrays, draft.labels.labels, *frames, options)
-
-
-def _frame_values(frame: pd.DataFrame) -> tuple[list[str], np.ndarray]:
-    """Column names and one hash per row, index included; the same for text and its categories."""
-    return [str(column) for column in frame.columns], pd.util.hash_pandas_object(frame).to_numpy()
 
 
 def write_screen(folder: Path, draft: ScreenDraft, key: str, *, workers: int = 1) -> None:
@@ -101,7 +98,11 @@ def write_screen(folder: Path, draft: ScreenDraft, key: str, *, workers: int = 1
             "batches": table.batches,
         },
     )
-    files = _flushed_files(folder)
+    files = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with open(path, "rb+") as file:  # on disk before the manifest says that it is there
+            os.fsync(file.fileno())
+        files[path.relative_to(folder).as_posix()] = path.stat().st_size
     SCREEN.write(
         folder,
         {
@@ -186,39 +187,18 @@ def _write_h5ad(path: Path, draft: ScreenDraft) -> None:
                 start += len(piece)
 
 
-def _flushed_files(folder: Path) -> dict[str, int]:
-    """Bring every file to disk; their sizes by relative name."""
-    sizes = {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file():
-            with open(path, "rb+") as file:
-                os.fsync(file.fileno())
-            sizes[path.relative_to(folder).as_posix()] = path.stat().st_size
-    return sizes
-
-
 def is_prepared(folder: str | Path) -> bool:
     """Whether a folder says that it is a prepared screen (any format version)."""
     return SCREEN.marks(folder)
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """The manifest of a prepared folder, after checking format version and files.
-
-    FileNotFoundError if there is no prepared screen; ValueError if it has another format version, or files are
-    missing or cut short.
-    """
+    """The manifest of a prepared folder, its version and files checked; FileNotFoundError or ValueError."""
     folder = user_path(folder)
     expected = {"content_hash": str, "differential_expression": bool}
     manifest = SCREEN.read(folder, expected | dict.fromkeys(("parameters", "files", "shape"), dict))
-    _check_files(folder, manifest["files"])
-    return manifest
-
-
-def _check_files(folder: Path, files: dict[str, int]) -> None:
-    """Every file is there and as long as when it was written."""
     wrong = []
-    for name, size in files.items():
+    for name, size in manifest["files"].items():
         path = folder / name
         length = path.stat().st_size if path.is_file() else None
         if length != size:
@@ -226,6 +206,7 @@ def _check_files(folder: Path, files: dict[str, int]) -> None:
     if wrong:
         msg = f"the prepared screen {folder} is damaged: {shorten(wrong)}; prepare it again"
         raise ValueError(msg)
+    return manifest
 
 
 def array_path(manifest: dict[str, Any], name: str) -> str:
@@ -236,10 +217,7 @@ def array_path(manifest: dict[str, Any], name: str) -> str:
 
 
 def read_tables(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """Names, labels and conditions of a prepared screen, as :func:`write_screen` lists them; conditions as objects.
-
-    ValueError if they do not fit together.
-    """
+    """Names, labels and conditions (as objects) of a prepared screen; ValueError if they do not fit together."""
     path = folder / TABLES
     tables = read_json(path)
     names = ("gene_names", "gene_ids", "labels", "condition_names")
@@ -256,6 +234,7 @@ def read_tables(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
             and all(type(number) is int and 0 <= number < len(conditions) for number in ids)
             and len(controls_of(conditions)) > 0
         )
+        tables["label_condition"] = np.asarray(ids, dtype=np.int64)
     except (IndexError, KeyError, TypeError, ValueError):
         whole = False
     if not whole:

@@ -14,7 +14,7 @@ import contextlib
 import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -28,24 +28,8 @@ CHUNK_VALUES = 1 << 20
 ROUNDING = 1e-12
 """Share of a gene's scale within which a value is equal to the mean: above float64, far below float32 rounding."""
 
-
-@dataclass(frozen=True)
-class SignCentre:
-    """What values are compared with to be above or below the control mean.
-
-    Rounding must not decide for a gene that is constant in the control cells: values between the bounds are neither.
-    """
-
-    # low_G, high_G: (G,) float64: control mean less and plus :data:`ROUNDING` times (absolute mean + s.d.)
-    low_G: np.ndarray
-    high_G: np.ndarray
-
-    @classmethod
-    def of(cls, moments: ConditionMoments, control_id: int) -> SignCentre:
-        """About the mean of one condition, which must have been seen whole."""
-        mean_G = moments.mean[control_id]
-        margin_G = ROUNDING * (np.abs(mean_G) + np.sqrt(moments.central(2)[control_id]))
-        return cls(mean_G - margin_G, mean_G + margin_G)
+Centre = tuple[np.ndarray, np.ndarray]
+"""Bounds (G,) about the control mean: values below the first are below it, values above the second above it."""
 
 
 class ConditionMoments:
@@ -58,7 +42,7 @@ class ConditionMoments:
     `mean`: (C, G) float64.
     """
 
-    def __init__(self, n_conditions: int, n_genes: int, centre: SignCentre | None = None) -> None:
+    def __init__(self, n_conditions: int, n_genes: int, centre: Centre | None = None) -> None:
         shape = (n_conditions, n_genes)
         self.centre = centre
         self.n = np.zeros(n_conditions, dtype=np.int64)
@@ -66,9 +50,8 @@ class ConditionMoments:
         # Sums of powers of deviations, not divided by n: the form in which they merge.
         self._sum2, self._sum3, self._sum4 = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         self._n_nonzero = np.zeros(shape, dtype=np.int64)
-        self._n_above, self._n_below = (
-            np.zeros(shape if centre is not None else (n_conditions, 0), dtype=np.int64) for _ in range(2)
-        )
+        self._n_above = np.zeros(shape if centre is not None else (n_conditions, 0), dtype=np.int64)
+        self._n_below = self._n_above.copy()
 
     @classmethod
     def from_central(
@@ -100,7 +83,7 @@ class ConditionMoments:
         # binomial expansion of sum (x - mean)^k about the merged mean, mean_a + delta nb / n; terms with S_1 vanish
         na = self.n[rows][:, None].astype(np.float64)
         nb = other.n[:, None].astype(np.float64)
-        n = np.maximum(na + nb, 1.0)
+        n = np.maximum(na + nb, 1.0)  # a condition without cells on either side stays 0, not 0 / 0
         a2, a3, a4 = self._sum2[rows], self._sum3[rows], self._sum4[rows]
         b2, b3, b4 = other._sum2, other._sum3, other._sum4
         delta = other.mean - self.mean[rows]
@@ -126,24 +109,25 @@ class ConditionMoments:
         sums = {2: self._sum2, 3: self._sum3, 4: self._sum4}[order]
         return sums / np.maximum(self.n, 1)[:, None]
 
-    @property
-    def nonzero(self) -> np.ndarray:
-        """Share of cells with a value other than 0, (C, G) float64."""
-        return self._n_nonzero / np.maximum(self.n, 1)[:, None]
+    def share(self, name: str) -> np.ndarray:
+        """Share of cells with a value other than 0 ("nonzero"), or "above" or "below" the control mean, (C, G) float64.
 
-    @property
-    def above(self) -> np.ndarray:
-        """Share of cells above the control mean, (C, G) float64; (C, 0) without a centre."""
-        return self._n_above / np.maximum(self.n, 1)[:, None]
+        (C, 0) for the latter without a centre.
+        """
+        return getattr(self, f"_n_{name}") / np.maximum(self.n, 1)[:, None]
 
-    @property
-    def below(self) -> np.ndarray:
-        """Share of cells below the control mean, (C, G) float64; (C, 0) without a centre."""
-        return self._n_below / np.maximum(self.n, 1)[:, None]
+    def centre_on(self, condition_id: int) -> Centre:
+        """Bounds about the mean of one condition, which must have been seen whole.
+
+        Rounding must not decide for a gene that is constant in the control cells: values between them are neither.
+        """
+        mean_G = self.mean[condition_id]
+        margin_G = ROUNDING * (np.abs(mean_G) + np.sqrt(self.central(2)[condition_id]))
+        return mean_G - margin_G, mean_G + margin_G
 
 
 def _moments_of(
-    chunk: sparse.csr_matrix, row_U: np.ndarray, n_conditions: int, centre: SignCentre | None
+    chunk: sparse.csr_matrix, row_U: np.ndarray, n_conditions: int, centre: Centre | None
 ) -> ConditionMoments:
     """Moments of one chunk about its own means; zeros enter through their number."""
     n_genes = chunk.shape[1]
@@ -162,9 +146,10 @@ def _moments_of(
     zeros = n - part._n_nonzero  # values that are not stored
     if centre is not None:
         # all zeros of a gene are on one side of its control mean, or on none
-        of_zeros = (part.n[:, None] - part._n_nonzero).astype(np.int64)
-        part._n_above = total(cell[values > centre.high_G[chunk.indices]]) + of_zeros * (centre.high_G < 0)
-        part._n_below = total(cell[values < centre.low_G[chunk.indices]]) + of_zeros * (centre.low_G > 0)
+        low_G, high_G = centre
+        of_zeros = part.n[:, None] - part._n_nonzero
+        part._n_above = total(cell[values > high_G[chunk.indices]]) + of_zeros * (high_G < 0)
+        part._n_below = total(cell[values < low_G[chunk.indices]]) + of_zeros * (low_G > 0)
     part.mean = total(cell, values) / n
     # two passes over the chunk: its mean, then powers of the deviations from it, one after another in the same array,
     # because the values are the largest array here
@@ -228,27 +213,53 @@ def moment_blocks(
     condition_ids: np.ndarray,
     n_conditions: int,
     *,
-    control_id: int,
-    most_values: int,
+    control_id: int | None = None,
+    most_values: int | None = None,
+    chunk_values: int = CHUNK_VALUES,
     workers: int = 1,
 ) -> Iterator[ConditionMoments]:
-    """The moments of consecutive conditions, block by block.
+    """The moments of consecutive conditions, block by block: the same for any blocks, chunks and processes.
 
-    Arguments are those of :func:`condition_moments`; a block has at most `most_values` conditions x genes, at least
-    one condition.
+    `cells`: (N, G) expression: canonical CSR in memory, or cells in mapped files.
+    `condition_ids`, `n_conditions`: condition of each cell, (N,), from 0 to C - 1.
+    `control_id`: count cells above and below this condition's mean, found by a pass over its cells first.
+    `most_values`: conditions x genes of a block, which has at least one condition; None: one block of all.
+    `chunk_values`: stored values that one chunk may hold.
+    `workers`: processes that share the cells (newly started; a script needs a ``if __name__ == "__main__":`` guard).
     """
-    source, ids = _rows_of(cells), np.asarray(condition_ids)
-    step = max(1, most_values // max(1, source.shape[1]))
+    source, ids = cells if isinstance(cells, CellMatrix) else MemoryRows(cells), np.asarray(condition_ids)
+    lengths, n_genes = source.row_lengths, source.shape[1]
+
+    def moments_of(first: int, number: int, centre: Centre | None) -> ConditionMoments:
+        """By this process, or by those of the pool."""
+        rows, own_ids = np.flatnonzero((ids >= first) & (ids < first + number)), ids - first
+        chunks = [rows[at] for at in condition_chunks(lengths[rows], own_ids[rows], n_genes, chunk_values)]
+        total, shares = ConditionMoments(number, n_genes, centre), _shares(chunks, lengths, workers)
+        if pool is None or len(shares) < 2:
+            for chunk in followed(chunks, len(rows), "reading cells", "cells", len):
+                total.update(source.csr(chunk), own_ids[chunk])
+            return total
+        # each process returns tables of the conditions it has seen; merging is exact in any order up to rounding
+        parts = pool.map(_share_moments, [_task(source, own_ids, share, centre) for share in shares])
+        for present, part in followed(parts, len(shares), "reading cells", "shares"):
+            total.merge_conditions(present, part)
+        return total
+
+    step = n_conditions if most_values is None else max(1, most_values // max(1, n_genes))
     with _pool(workers) as pool:
         # blocks of conditions outside, chunks of their cells inside: the (conditions, G) tables of one block are in
         # memory, and every cell is read once, those of the control once more for the centre
-        control = _Pass(source, ids - control_id, 1, CHUNK_VALUES, workers, pool)
-        centre = SignCentre.of(control.run(np.flatnonzero(ids == control_id), None), 0)
+        centre = None if control_id is None else moments_of(control_id, 1, None).centre_on(0)
         for first in range(0, n_conditions, step):
-            number = min(step, n_conditions - first)
-            work = _Pass(source, ids - first, number, CHUNK_VALUES, workers, pool)
-            # no name keeps a block while the next is made
-            yield work.run(np.flatnonzero((ids >= first) & (ids < first + number)), centre)
+            yield moments_of(first, min(step, n_conditions - first), centre)  # no name keeps it while the next is made
+
+
+def condition_moments(
+    cells: sparse.csr_matrix | CellMatrix, condition_ids: np.ndarray, n_conditions: int, **options: Any
+) -> ConditionMoments:
+    """The moments of all conditions as one block; `options` are those of :func:`moment_blocks`."""
+    (moments,) = moment_blocks(cells, condition_ids, n_conditions, **options)
+    return moments
 
 
 @contextlib.contextmanager
@@ -261,70 +272,12 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
         yield pool
 
 
-def condition_moments(
-    cells: sparse.csr_matrix | CellMatrix,
-    condition_ids: np.ndarray,
-    n_conditions: int,
-    *,
-    control_id: int | None = None,
-    chunk_values: int = CHUNK_VALUES,
-    workers: int = 1,
-) -> ConditionMoments:
-    """Moments of all cells, chunk by chunk: the same for any chunks and processes.
-
-    `cells`: (N, G) expression: canonical CSR in memory, or cells in mapped files.
-    `condition_ids`, `n_conditions`: condition of each cell, (N,), from 0 to C - 1.
-    `control_id`: count cells above and below this condition's mean, found by a pass over its cells first.
-    `chunk_values`: stored values that one chunk may hold.
-    `workers`: processes that share the cells (newly started; a script needs a ``if __name__ == "__main__":`` guard).
-    """
-    condition_ids, source = np.asarray(condition_ids), _rows_of(cells)
-    with _pool(workers) as pool:
-        work = _Pass(source, condition_ids, n_conditions, chunk_values, workers, pool)
-        centre = None
-        if control_id is not None:
-            centre = SignCentre.of(work.run(np.flatnonzero(condition_ids == control_id), None), control_id)
-        return work.run(np.arange(len(condition_ids)), centre)
-
-
-def _rows_of(cells: sparse.csr_matrix | CellMatrix) -> MemoryRows | CellMatrix:
-    return cells if isinstance(cells, CellMatrix) else MemoryRows(cells)
-
-
-@dataclass
-class _Pass:
-    """A pass over cells, by this process or by those of a pool."""
-
-    source: MemoryRows | CellMatrix
-    ids: np.ndarray
-    n_conditions: int
-    chunk_values: int
-    workers: int = 1
-    pool: ProcessPoolExecutor | None = None
-
-    def run(self, cells: np.ndarray, centre: SignCentre | None) -> ConditionMoments:
-        """Moments of some cells (ascending numbers)."""
-        lengths, n_genes = self.source.row_lengths, self.source.shape[1]
-        chunks = [cells[rows] for rows in condition_chunks(lengths[cells], self.ids[cells], n_genes, self.chunk_values)]
-        total = ConditionMoments(self.n_conditions, n_genes, centre)
-        shares = _shares(chunks, lengths, self.workers)
-        if self.pool is None or len(shares) < 2:
-            for rows in followed(chunks, len(cells), "reading cells", "cells", len):
-                total.update(self.source.csr(rows), self.ids[rows])
-            return total
-        # each process returns tables of the conditions it has seen; merging is exact in any order up to rounding
-        parts = self.pool.map(_share_moments, [self._task(share, centre) for share in shares])
-        for present, part in followed(parts, len(shares), "reading cells", "shares"):
-            total.merge_conditions(present, part)
-        return total
-
-    def _task(self, share: list[np.ndarray], centre: SignCentre | None) -> tuple:
-        """What a worker needs; of a matrix in memory only its own rows travel."""
-        if isinstance(self.source, CellMatrix):
-            return self.source, self.ids, share, centre
-        rows, ends = np.concatenate(share), np.cumsum([len(part) for part in share])
-        local = np.split(np.arange(len(rows)), ends[:-1])
-        return MemoryRows(self.source.csr(rows)), self.ids[rows], local, centre
+def _task(source: MemoryRows | CellMatrix, ids: np.ndarray, chunks: list[np.ndarray], centre: Centre | None) -> tuple:
+    """What a worker needs; of a matrix in memory only its own rows travel."""
+    if isinstance(source, CellMatrix):
+        return source, ids, chunks, centre
+    rows, ends = np.concatenate(chunks), np.cumsum([len(part) for part in chunks])
+    return MemoryRows(source.csr(rows)), ids[rows], np.split(np.arange(len(rows)), ends[:-1]), centre
 
 
 def _share_moments(task: tuple) -> tuple[np.ndarray, ConditionMoments]:

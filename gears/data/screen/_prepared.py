@@ -139,10 +139,6 @@ class PreparedScreen(Shown):
         return self._tables["gene_ids"]
 
     @cached_property
-    def _all_label_condition(self) -> np.ndarray:
-        return np.asarray(self._tables["label_condition"], dtype=np.int64)
-
-    @cached_property
     def _shown(self) -> np.ndarray:
         """Conditions of the folder that this object shows."""
         return np.arange(len(self._tables["conditions"])) if self._kept is None else self._kept
@@ -150,24 +146,22 @@ class PreparedScreen(Shown):
     @cached_property
     def _label_ids(self) -> np.ndarray:
         """Labels of the folder that this object shows."""
-        return np.flatnonzero(np.isin(self._all_label_condition, self._shown))
+        return np.flatnonzero(np.isin(self._tables["label_condition"], self._shown))
 
     @cached_property
     def labels(self) -> list[str]:
         """The screen's own spellings in order of first appearance, L."""
-        labels = self._tables["labels"]
-        return [labels[i] for i in self._label_ids]
+        return [self._tables["labels"][i] for i in self._label_ids]
 
     @cached_property
     def condition_names(self) -> list[str]:
         """Published ``condition_name`` of each label, L."""
-        names = self._tables["condition_names"]
-        return [names[i] for i in self._label_ids]
+        return [self._tables["condition_names"][i] for i in self._label_ids]
 
     @cached_property
     def label_condition(self) -> np.ndarray:
         """Condition id of each label, (L,) int64."""
-        return np.searchsorted(self._shown, self._all_label_condition[self._label_ids])
+        return np.searchsorted(self._shown, self._tables["label_condition"][self._label_ids])
 
     @cached_property
     def conditions(self) -> tuple[Condition, ...]:
@@ -235,12 +229,11 @@ class PreparedScreen(Shown):
         KeyError
             If the screen lacks it; near matches are named.
         """
-        wanted = Condition.of(condition)
-        condition_id = self._id_by_condition.get(wanted)
-        if condition_id is None:
-            msg = f"the screen has no condition {str(condition)!r}; {self._near(wanted)}"
+        parsed = Condition.of(condition)
+        if parsed not in self._id_by_condition:
+            msg = f"the screen has no condition {str(condition)!r}; {self._near(parsed)}"
             raise KeyError(msg)
-        return condition_id
+        return self._id_by_condition[parsed]
 
     def _near(self, unknown: Condition) -> str:
         """What a user may mean by a condition that the screen lacks: a gene where one is unknown, else a condition."""
@@ -262,7 +255,7 @@ class PreparedScreen(Shown):
         """Cells of the folder that this object shows; None for all."""
         if self._kept is None and self._controls is None:
             return None
-        condition_N = self._all_label_condition[self._array("cells/label")]
+        condition_N = self._tables["label_condition"][self._array("cells/label")]
         shown_N = np.isin(condition_N, self._shown)
         if self._controls is not None:
             is_control = np.array([condition.is_control for condition in self._tables["conditions"]])
@@ -328,7 +321,7 @@ class PreparedScreen(Shown):
         control_batch = self.cell_batch[control_cells]
         by_batch = control_cells[np.argsort(control_batch, kind="stable")]
         n_B = np.bincount(control_batch, minlength=len(self.batches))
-        first_B = np.cumsum(n_B) - n_B
+        first_B = np.cumsum(n_B) - n_B  # where each batch begins in `by_batch`: one draw for all cells, no loop
         return by_batch[first_B[self.cell_batch] + draw.integers(0, n_B[self.cell_batch])]
 
     # Statistics

@@ -61,13 +61,6 @@ class ConditionStatistics:
     v3: np.ndarray | None = None
     v4: np.ndarray | None = None
 
-    def __post_init__(self) -> None:
-        for name in (*STATISTICS[2:], *PAIRED):
-            table = getattr(self, name)
-            if table is not None and table.shape != self.mean.shape:
-                msg = f"statistics disagree: {name} is {table.shape}, mean is {self.mean.shape}"
-                raise ValueError(msg)
-
     @property
     def is_control(self) -> np.ndarray:
         """Which conditions are controls, (C,) bool."""
@@ -166,13 +159,11 @@ def statistics_of(
     *,
     workers: int = 1,
 ) -> tuple[ConditionStatistics, np.ndarray]:
-    """Statistics of some cells, in one pass over those of each experimental batch.
+    """Statistics of some cells, in one pass over those of each batch, and each batch's control mean (B, G) float64.
 
     `cells`: expression of the N cells; a :class:`CellMatrix` where there are several batches.
-    `cell_condition`, `cell_batch`: condition and batch of each cell, (N,); one batch by default. Every batch has
-        control cells of one context.
+    `cell_condition`, `cell_batch`: condition and batch of each cell, (N,); a batch has control cells of one context.
     `control_of`: row of each condition's control, (C,).
-    Returns: the statistics, and the mean of each batch's control cells (B, G) float64.
     """
     n_conditions, n_genes = len(control_of), cells.shape[1]
     if cell_batch is None or not cell_batch.any():
@@ -190,7 +181,7 @@ def statistics_of(
     for batch in np.unique(cell_batch).tolist():
         rows = np.flatnonzero(cell_batch == batch)
         present, local = np.unique(cell_condition[rows], return_inverse=True)
-        at = np.flatnonzero(is_control[present])
+        at = np.flatnonzero(is_control[present])  # one: a batch lies within one context
         part, _ = statistics_of(cells.part(rows), local, np.full(len(present), at[0]), workers=workers)
         everyone = np.arange(len(present))
         delta, *paired = part.pair_moments(everyone)
@@ -210,7 +201,7 @@ def statistics_of(
     share = 1.0 / np.maximum(own.n, 1)[:, None]
     merged = {
         "mean": (origin * share)[control_of] + own.mean,
-        "nonzero": own.nonzero,
+        "nonzero": own.share("nonzero"),
         "above": above * share,
         "below": below * share,
     }
@@ -226,10 +217,12 @@ def statistics_of(
 
 def moment_tables(moments: ConditionMoments) -> Iterator[tuple[str, np.ndarray]]:
     """The tables of :data:`STATISTICS` one after another."""
-    yield from (("n", moments.n.astype(np.float64)), ("mean", moments.mean))
+    yield "n", moments.n.astype(np.float64)
+    yield "mean", moments.mean
     for order in (2, 3, 4):
         yield f"m{order}", moments.central(order)
-    yield from ((name, getattr(moments, name)) for name in ("nonzero", "above", "below"))
+    for name in ("nonzero", "above", "below"):
+        yield name, moments.share(name)
 
 
 def welch_t(statistics: ConditionStatistics, conditions: np.ndarray) -> np.ndarray:

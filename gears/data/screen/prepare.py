@@ -14,7 +14,7 @@ from gears.core._numbers import whole_number
 from gears.core._options import anything, option, options, switch, whole
 from gears.data.checks._names import KnownGene
 from gears.data.checks._options import ProcessingOptions
-from gears.data.checks._survey import REFUSED, ScreenDraft, check_screen
+from gears.data.checks._survey import REFUSED, check_screen
 from gears.data.reading._by_dask import cluster, from_dask, lazy_screen
 from gears.data.reading._download import FOLDER, PUBLISHED_FILES, PUBLISHED_OPTIONS, published_screen
 from gears.data.reading._guides import add_guides
@@ -71,30 +71,16 @@ class LoadCall(LoadOptions):
 def prepare_screen(
     adata: AnnData, folder: str | Path, *, workers: int = 1, is_gene: KnownGene | None = None, **processing: Any
 ) -> PreparedScreen:
-    """Check a screen and write it as a prepared folder.
+    """Check a screen and write it as a prepared folder; ValueError lists every problem of one that cannot be used.
 
-    The object is not modified, and nothing is written outside `folder` (and a lock file beside it). A folder that
-    holds the same content and parameters is reused; one with other content is replaced as a whole, splits and graphs
-    made from it included. Layers, embeddings and ``uns`` are not carried over.
+    The object (dense or sparse X, a file, dask arrays) is not modified. A folder that holds the same content and
+    parameters is reused; one with other content is replaced as a whole, splits and graphs made from it included.
+    Layers, embeddings and ``uns`` are not carried over.
 
-    Parameters
-    ----------
-    adata
-        X (N, G) log-normalised expression, dense or sparse; ``obs.condition``, ``obs.cell_type``, ``var.gene_name``.
-        One that is backed by a file stays there where it is large (see :func:`gears.data.reading._open.open_lean`).
-        A dask array is read block by block on the scheduler that is active (:mod:`gears.data.reading._by_dask`).
-    workers
-        Processes that compute the statistics (the result does not depend on it).
-    is_gene
-        Symbol of a gene that the annotation knows, None for other tokens of labels; outside the style "gears" these
-        must be measured genes.
-    **processing
-        See :class:`ProcessingOptions`.
-
-    Raises
-    ------
-    ValueError
-        If the screen cannot be used; the message lists every problem found.
+    `workers`: processes that compute the statistics (the result does not depend on it).
+    `is_gene`: symbol of a gene that the annotation knows, None for other tokens of labels; outside the style "gears"
+        these must be measured genes.
+    `processing`: see :class:`ProcessingOptions`.
     """
     settings, workers = ProcessingOptions.from_mapping(processing), whole_number("workers", workers)
     folder = user_path(folder)
@@ -103,11 +89,6 @@ def prepare_screen(
     if message := refusal(REFUSED, draft.findings):
         raise ValueError(message)
     draft.log()
-    return _written(draft, folder, workers)
-
-
-def _written(draft: ScreenDraft, folder: Path, workers: int) -> PreparedScreen:
-    """The folder of a screen without errors: reused where it holds the same, else written."""
     key = screen_hash(draft)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder.parent / f".{folder.name}.lock"):
@@ -115,11 +96,15 @@ def _written(draft: ScreenDraft, folder: Path, workers: int) -> PreparedScreen:
         if reusable is not None:
             logger.debug("reusing the prepared screen %s", folder)
             return reusable
-        _keep_other_folders(folder)
         if is_prepared(folder):
             logger.warning(
                 "replacing the prepared screen %s: it was made from other data or with other options", folder
             )
+        elif folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):  # somebody's files
+            msg = (
+                f"{folder} exists and is no prepared screen; choose another dataset name or data_path, or move it away"
+            )
+            raise FileExistsError(msg)
         left = clean_leftovers(folder.parent, folder.name, alone=True)
         if left:
             logger.debug("removed what an interrupted preparation left behind: %s", shorten(left))
@@ -141,15 +126,6 @@ def _reusable(folder: Path, key: str) -> PreparedScreen | None:
         logger.warning("%s; preparing it again", error)
         return None
     return screen
-
-
-def _keep_other_folders(folder: Path) -> None:
-    """Never replace something that is no prepared screen."""
-    if folder.is_dir() and (is_prepared(folder) or not any(folder.iterdir())):
-        return
-    if folder.exists():
-        msg = f"{folder} exists and is no prepared screen; choose another dataset name or data_path, or move it away"
-        raise FileExistsError(msg)
 
 
 def check_same_options(screen: PreparedScreen, given: Mapping[str, Any]) -> None:
@@ -184,8 +160,12 @@ def obtain_screen(data_path: Path, load: LoadCall, is_gene: Callable[[], KnownGe
         raise ValueError(msg)
     path = find_screen(data_path, str(data_name)) if place is None else locate_screen(place, data_path)
     if is_prepared(path):
-        screen = PreparedScreen.open(path)
-        warn_if_older(path, data_path / f"{data_name or path.name}.h5ad")
+        screen, file = PreparedScreen.open(path), data_path / f"{data_name or path.name}.h5ad"
+        if file.is_file() and file.stat().st_mtime > (path / MANIFEST).stat().st_mtime:
+            logger.warning(
+                "%s was changed after the prepared screen %s was made, which is what is used; "
+                "load(data_path=%r) prepares it again", file.name, path.name, str(file),
+            )  # fmt: skip
         check_same_options(screen, processing)
         return screen
     if path.parent == data_path / FOLDER:
@@ -226,13 +206,7 @@ def make_data_path(data_path: str | Path) -> Path:
 
 
 def folder_name(name: str) -> str:
-    """A dataset name as a folder name: nothing but a name; ValueError if it is empty, hidden or holds a path.
-
-    Examples
-    --------
-    >>> folder_name("Norman_2019")
-    'Norman_2019'
-    """
+    """A dataset name as a folder name; ValueError if it is empty, hidden or holds a path."""
     plain = str(name).strip()
     if not plain or plain.startswith(".") or any(sign in plain for sign in '/\\\0:*?"<>|'):
         msg = f"dataset name {name!r} cannot name a folder; use letters, digits, '-' and '_'"
@@ -261,10 +235,7 @@ def locate_screen(data: str | Path, data_path: Path | None = None) -> Path:
 
 
 def find_screen(data_path: Path, name: str) -> Path:
-    """A prepared folder, a published folder or a file of that name in `data_path`; a published screen is fetched.
-
-    FileNotFoundError, which lists what is there, if there is none.
-    """
+    """What has that name in `data_path`; a published screen is fetched; FileNotFoundError lists what is there."""
     folder = _in_other_case(data_path / name)
     if is_prepared(folder) or (folder / H5AD).is_file():
         return folder
@@ -285,13 +256,7 @@ def find_screen(data_path: Path, name: str) -> Path:
 
 
 def _in_other_case(folder: Path) -> Path:
-    """A folder, or, where it is not there, the screen whose name differs in upper and lower case only.
-
-    Raises
-    ------
-    ValueError
-        There are several of them.
-    """
+    """A folder, or a screen whose name differs in upper and lower case only; ValueError for several."""
     if folder.exists() or not folder.parent.is_dir():
         return folder
     names = sorted(other.name for other in folder.parent.iterdir() if other.name.lower() == folder.name.lower())
@@ -313,12 +278,3 @@ def _is_source(folder: Path) -> bool:
 def source_in(place: Path) -> Path:
     """The file or folder to read: in a folder of the published package its h5ad file."""
     return place / H5AD if (place / H5AD).is_file() else place
-
-
-def warn_if_older(folder: Path, file: Path) -> None:
-    """Warn where a file of the same name was changed after the folder was prepared from it."""
-    if file.is_file() and file.stat().st_mtime > (folder / MANIFEST).stat().st_mtime:
-        logger.warning(
-            "%s was changed after the prepared screen %s was made, which is what is used; "
-            "load(data_path=%r) prepares it again", file.name, folder.name, str(file),
-        )  # fmt: skip

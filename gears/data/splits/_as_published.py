@@ -74,6 +74,7 @@ def _divide(
             stay.append(name)
         else:
             all_seen.append(name)
+    # sorted first, as published: the draw then does not depend on the order of the labels
     chosen = candidates = np.unique(all_seen) if all_seen else np.empty(0, "U1")
     if len(candidates):
         n = int(len(candidates) * combination_share)
@@ -90,7 +91,7 @@ def _simulate(labels: Labels, names: list[str], arguments: SplitOptions, kind: s
     test_genes = names_from(arguments.test_perts, genes.tolist(), kind)
     seen = _seen_genes(genes, arguments.train_gene_set_size, seed, test_genes, arguments.only_test_set_perts)
     rest, test = _divide(labels, names, set(seen.tolist()), test_share, seed)
-    seen = _seen_genes(labels.genes(rest), VALIDATION_SHARE, seed)
+    seen = _seen_genes(labels.genes(rest), VALIDATION_SHARE, seed)  # the same seed again, as published
     train, val = _divide(labels, rest, set(seen.tolist()), VALIDATION_SHARE, seed)
     return Draw(
         parts={
@@ -132,26 +133,14 @@ def draw_simulation_single(labels: Labels, arguments: SplitOptions) -> Draw:
     return draw
 
 
-class _FractionDraw:
-    """One stream of random numbers for the test part and then the validation part."""
+def _drawn(rng: np.random.RandomState, candidates: np.ndarray | list[str], n: int) -> list[str]:
+    """Draw n with replacement, as published."""
+    return np.unique(rng.choice(candidates, n)).tolist() if n and len(candidates) else []
 
-    def __init__(self, labels: Labels, arguments: SplitOptions) -> None:
-        self.labels = labels
-        self.draw = np.random.RandomState(arguments.seed)
 
-    def genes(self, names: list[str], fraction: float, given: list[str] | None = None) -> list[str]:
-        """Genes to hold out: the given ones, or as many as a share of the singles."""
-        if given is not None:
-            return given
-        candidates = self.labels.genes(names)
-        n = int(len(self.labels.singles(names)) * fraction)
-        return self.conditions(candidates, n)
-
-    def conditions(self, candidates: np.ndarray | list[str], n: int) -> list[str]:
-        """Draw n with replacement, as published."""
-        if not len(candidates):
-            return []
-        return np.unique(self.draw.choice(candidates, n)).tolist() if n else []
+def _drawn_genes(rng: np.random.RandomState, labels: Labels, names: list[str], fraction: float) -> list[str]:
+    """Genes to hold out: as many as a share of the singles."""
+    return _drawn(rng, labels.genes(names), int(len(labels.singles(names)) * fraction))
 
 
 Held = tuple[list[str], list[str]]
@@ -176,17 +165,16 @@ def _two_rounds(
 
 def _draw_combo(seen: int, labels: Labels, arguments: SplitOptions) -> Draw:
     """Combinations of which at most `seen` genes are seen, with singles of the test genes (2: combinations alone)."""
-    draw = _FractionDraw(labels, arguments)
-    valid = labels.genes(labels.perturbed).tolist()
+    rng, valid = np.random.RandomState(arguments.seed), labels.genes(labels.perturbed).tolist()
 
     def hold_out(names: list[str], fraction: float, named: SplitOptions | None) -> Held:
         given = names_from(named.test_pert_genes, valid, "perturbed gene") if named else None
-        genes = set(draw.genes(names, fraction, given))
+        genes = set(_drawn_genes(rng, labels, names, fraction) if given is None else given)
         combinations = labels.combinations(names)
         if seen == 2:
-            if named and named.test_perts is not None:
-                return _given_conditions(labels, named, combinations, "combination"), []
-            return draw.conditions(combinations, int(len(combinations) * fraction)), []
+            if named and (given_labels := given_combinations(labels, named)) is not None:
+                return given_labels, []
+            return _drawn(rng, combinations, int(len(combinations) * fraction)), []
         touched = labels.with_genes(combinations, genes)
         too_seen = [name for name in touched if len(labels.condition[name]) - labels.n_in(name, genes) > seen]
         held = labels.with_genes(labels.singles(names), genes)
@@ -195,16 +183,21 @@ def _draw_combo(seen: int, labels: Labels, arguments: SplitOptions) -> Draw:
     return _two_rounds(labels, arguments, hold_out)
 
 
-def _given_conditions(labels: Labels, arguments: SplitOptions, among: list[str], kind: str) -> list[str]:
-    """Labels of the conditions that the caller names for the test part."""
-    value = arguments.test_perts or []
+def given_combinations(labels: Labels, arguments: SplitOptions) -> list[str] | None:
+    """Labels of the combinations that the caller names for the test part; None where there are none named."""
+    value, among = arguments.test_perts, labels.combinations(labels.perturbed)
+    if value is None:
+        return None
     if isinstance(value, str):
         value = [value] if value in among else value.split("_")
     labels_of_test: list[str] = []
     for name in value:
-        matches = [label for label in labels.resolve(name, kind) if label in set(among)]
+        matches = [label for label in labels.resolve(name, "combination") if label in among]
         if not matches:
-            msg = f"{name!r} is no {kind} of this screen, and only a {kind} can be named in test_perts of this split"
+            msg = (
+                f"{name!r} is no combination of this screen, and only a combination can be named in test_perts of this "
+                "split"
+            )
             raise ValueError(msg)
         labels_of_test += matches
     return list(dict.fromkeys(labels_of_test))
@@ -241,12 +234,11 @@ register_split(
 )
 def draw_single(labels: Labels, arguments: SplitOptions) -> Draw:
     """Singles of genes that training never perturbs."""
-    draw = _FractionDraw(labels, arguments)
-    valid = labels.genes(labels.singles(labels.perturbed)).tolist()
+    rng, valid = np.random.RandomState(arguments.seed), labels.genes(labels.singles(labels.perturbed)).tolist()
 
     def hold_out(names: list[str], fraction: float, named: SplitOptions | None) -> Held:
         given = names_from(named.test_pert_genes, valid, "singly perturbed gene") if named else None
-        genes = draw.genes(names, fraction, given)
+        genes = _drawn_genes(rng, labels, names, fraction) if given is None else given
         held = labels.with_genes(labels.singles(names), genes)
         return held, labels.with_genes(labels.combinations(names), genes)
 
@@ -261,10 +253,9 @@ def draw_single(labels: Labels, arguments: SplitOptions) -> Draw:
 )
 def draw_no_test(labels: Labels, arguments: SplitOptions) -> Draw:
     """Train and validate only."""
-    draw = _FractionDraw(labels, arguments)
-    names = labels.perturbed
-    draw.genes(names, VALIDATION_FRACTION)  # decides nothing, but moves the published stream on
-    val = set(draw.conditions(names, int(len(names) * VALIDATION_FRACTION)))
+    rng, names = np.random.RandomState(arguments.seed), labels.perturbed
+    _drawn_genes(rng, labels, names, VALIDATION_FRACTION)  # decides nothing, but moves the published stream on
+    val = set(_drawn(rng, names, int(len(names) * VALIDATION_FRACTION)))
     train = [name for name in labels.names if name not in val]
     return Draw(parts={"train": train, "val": labels.ordered(val)})
 

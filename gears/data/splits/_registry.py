@@ -55,6 +55,16 @@ class Labels:
         """All other labels."""
         return [name for name in self.names if not self.condition[name].is_control]
 
+    @cached_property
+    def conditions(self) -> tuple[Condition, ...]:
+        """The perturbed conditions, without regard to spelling, in order of first appearance."""
+        return tuple(dict.fromkeys(self.condition[name] for name in self.perturbed))
+
+    def spelled(self, chosen: Collection[Condition]) -> list[str]:
+        """Every label of the chosen conditions, in the screen's order."""
+        wanted = set(chosen)
+        return [name for name in self.names if self.condition[name] in wanted]
+
     def ordered(self, names: Collection[str]) -> list[str]:
         wanted = set(names)
         return [name for name in self.names if name in wanted]
@@ -89,10 +99,7 @@ class Labels:
 
 
 def names_from(value: str | Sequence[str] | None, valid: Collection[str], kind: str) -> list[str] | None:
-    """A list of names from a list, one name, or names joined by ``_`` (as published).
-
-    ValueError if a name is not valid (near matches are named), or the list is empty.
-    """
+    """A list of valid names from a list, one name, or names joined by ``_`` (as published); ValueError for others."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -179,10 +186,7 @@ class SplitOptions(Options):
 
 
 def read_split_dict(path: str | Path) -> Any:
-    """Read ``{"train": [...], "val": [...], "test": [...]}`` from JSON or a pickle of plain containers.
-
-    FileNotFoundError if there is no such file, ValueError if it holds something else.
-    """
+    """Parts of a split from JSON or a pickle of plain containers; FileNotFoundError or ValueError."""
     path = existing_file(path)
     content = load_plain(path) if is_pickle(path) else read_json(path)
     # A split saved by this package names its parts one level down.

@@ -98,15 +98,15 @@ class Split:
 
     def sizes(self) -> str:
         """Perturbed conditions of each part, in words."""
-        counts = {part: sum(not c.is_control for c in self.conditions(part)) for part in self.parts}
-        return ", ".join(f"{n} {PART_NAMES[part]}" for part, n in counts.items()) + " conditions"
+        counts = [f"{len(perturbed_in(self, part))} {PART_NAMES[part]}" for part in self.parts]
+        return f"{', '.join(counts)} conditions"
 
     def check_labels(self, labels: Iterable[str]) -> None:
         """Raise ValueError where the split names labels that a screen lacks: it was made for another one."""
         known = set(labels)
-        named = [label for names in self.parts.values() for label in names]
-        unknown = [label for label in [*named, *self.excluded] if label not in known]
-        if unknown:
+        if unknown := [
+            label for names in (*self.parts.values(), self.excluded) for label in names if label not in known
+        ]:
             msg = (
                 f"the split {self.name!r} names {len(unknown)} labels that the screen lacks ({shorten(unknown)}); "
                 "it was made for another screen: draw it again, or give its parts with split='custom'"
@@ -127,7 +127,9 @@ class Split:
     @property
     def hash(self) -> str:
         """Hash of everything that the split says; `exact` follows from the rest."""
-        return content_hash({name: value for name, value in self.to_dict().items() if name != "exact"})
+        said = self.to_dict()
+        del said["exact"]
+        return content_hash(said)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -285,11 +287,7 @@ def part_screens(screen: PreparedScreen, split: Split) -> dict[str, PreparedScre
 
 
 def screens_of(screen: PreparedScreen, split: Split, part: str) -> tuple[PreparedScreen, PreparedScreen]:
-    """The screen as training and as a part of a split see it, where the split divides the control cells.
-
-    `screen` may show some of its control cells already: another split than the one that chose
-    them divides all of them again, one that divides none uses those that are shown.
-    """
+    """The screen as training and as a part of a split see it, whatever control cells it shows."""
     if split.arguments.get("control_shares") is None:
         return screen, screen
     whole = screen.with_controls(None)

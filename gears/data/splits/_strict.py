@@ -1,20 +1,21 @@
-"""Strict splits: the published types, drawn so that they are what their names say (``mode="strict"``).
+"""Exact splits: whole genes, contexts or conditions held out, folds, and the published types in strict mode.
 
-A strict draw looks at conditions, not at labels: all spellings of a condition go together from the start. Genes count
-as seen where a *training* condition perturbs them, after validation was taken out too.
+A draw looks at conditions, not at labels: all spellings of a condition go together from the start. Genes count as seen
+where a *training* condition perturbs them, after validation was taken out too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
 from gears.conditions import Condition
-from gears.data.splits._registry import STRICT, Draw, Labels, SplitOptions, names_from
+from gears.core._messages import unknown_name
+from gears.data.splits._as_published import given_combinations
+from gears.data.splits._registry import STRICT, Draw, Labels, SplitOptions, names_from, register_split
 
 VALIDATION_SHARE = 0.1
 
@@ -22,39 +23,22 @@ TEST, VAL = 0, 1
 """Stages of a draw: each has a separate stream of random numbers."""
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """The perturbed conditions of a screen, without regard to spelling, in order of first appearance."""
-
-    labels: Labels
-    all: tuple[Condition, ...]
-
-    @classmethod
-    def of(cls, labels: Labels) -> Conditions:
-        """Conditions behind labels."""
-        return cls(labels, tuple(dict.fromkeys(labels.condition[name] for name in labels.perturbed)))
-
-    @property
-    def genes(self) -> list[str]:
-        """Every perturbed gene, sorted."""
-        return genes_of(self.all)
-
-    def spelled(self, chosen: Collection[Condition]) -> list[str]:
-        """Every label of the chosen conditions, in the screen's order."""
-        wanted = set(chosen)
-        return [name for name in self.labels.names if self.labels.condition[name] in wanted]
-
-    def draw(
-        self, test: Collection[Condition], val: Collection[Condition], excluded: dict[Condition, str] | None
-    ) -> Draw:
-        """Parts with everything else, and the control, in train."""
-        excluded = excluded or {}
-        gone = {*test, *val, *excluded}
-        train = [condition for condition in self.all if condition not in gone]
-        return Draw(
-            parts={"train": self.spelled([*train, Condition()]), "val": self.spelled(val), "test": self.spelled(test)},
-            excluded={name: excluded[self.labels.condition[name]] for name in self.spelled(excluded)},
-        )
+def _parts(
+    labels: Labels,
+    test: Collection[Condition],
+    val: Collection[Condition],
+    excluded: Mapping[Condition, str] = {},
+) -> Draw:
+    """Parts with everything else, and the control, in train."""
+    train = without(labels.conditions, test, val, excluded)
+    return Draw(
+        parts={
+            "train": labels.spelled([*train, Condition()]),
+            "val": labels.spelled(val),
+            "test": labels.spelled(test),
+        },
+        excluded={name: excluded[labels.condition[name]] for name in labels.spelled(excluded)},
+    )
 
 
 def generator(seed: int, *stage: int) -> np.random.Generator:
@@ -76,6 +60,11 @@ def pick(rng: np.random.Generator, candidates: Sequence, n: int) -> list:
     """Exactly n of the candidates, each at most once, in their own order."""
     chosen = np.sort(rng.permutation(len(candidates))[:n])
     return [candidates[i] for i in chosen]
+
+
+def pick_share(rng: np.random.Generator, candidates: Sequence, share: float = VALIDATION_SHARE) -> list:
+    """A share of the candidates, by default that of validation."""
+    return pick(rng, candidates, n_of(share, len(candidates)))
 
 
 def touched(conditions: Iterable[Condition], genes: Collection[str]) -> list[Condition]:
@@ -115,7 +104,7 @@ def _held_out_genes(
 ) -> list[str]:
     """Genes to hold out: the given ones, filled up to the share unless they are to be all."""
     if given is None:
-        return pick(rng, genes, n_of(share, len(genes)))
+        return pick_share(rng, genes, share)
     if exactly:
         return given
     others = [gene for gene in genes if gene not in set(given)]
@@ -125,21 +114,19 @@ def _held_out_genes(
 @STRICT.register("simulation")
 def strict_simulation(labels: Labels, arguments: SplitOptions) -> Draw:
     """Hold genes out for test and others for validation; hold out combinations of what remains."""
-    conditions = Conditions.of(labels)
-    genes = conditions.genes
+    genes = genes_of(labels.conditions)
     given = names_from(arguments.test_perts, genes, "perturbed gene")
     rng = generator(arguments.seed, TEST)
     share = 1 - arguments.train_gene_set_size
     test_genes = _held_out_genes(rng, genes, share, given, arguments.only_test_set_perts)
-    test = touched(conditions.all, test_genes)
-    rest = without(conditions.all, test)
+    test = touched(labels.conditions, test_genes)
+    rest = without(labels.conditions, test)
     test += _seen_combinations(rng, rest, 1 - arguments.combo_seen2_train_frac)
     rest = without(rest, test)
     rng = generator(arguments.seed, VAL)
-    rest_genes = genes_of(rest)
-    val = touched(rest, pick(rng, rest_genes, n_of(VALIDATION_SHARE, len(rest_genes))))
+    val = touched(rest, pick_share(rng, genes_of(rest)))
     val += _seen_combinations(rng, without(rest, val), VALIDATION_SHARE)
-    return conditions.draw(test, val, None)
+    return _parts(labels, test, val)
 
 
 def _seen_combinations(rng: np.random.Generator, rest: Sequence[Condition], share: float) -> list[Condition]:
@@ -151,74 +138,60 @@ def _seen_combinations(rng: np.random.Generator, rest: Sequence[Condition], shar
 @STRICT.register("simulation_single")
 def strict_simulation_single(labels: Labels, arguments: SplitOptions) -> Draw:
     """Hold genes out; combinations are in no part."""
-    conditions = Conditions.of(labels)
-    singles = [condition for condition in conditions.all if len(condition) == 1]
+    singles = [condition for condition in labels.conditions if len(condition) == 1]
     genes = genes_of(singles)
     given = names_from(arguments.test_perts, genes, "singly perturbed gene")
     rng, share = generator(arguments.seed, TEST), 1 - arguments.train_gene_set_size
     test_genes = _held_out_genes(rng, genes, share, given, arguments.only_test_set_perts)
     test = touched(singles, test_genes)
     rest = without(singles, test)
-    val = pick(generator(arguments.seed, VAL), rest, n_of(VALIDATION_SHARE, len(rest)))
+    val = pick_share(generator(arguments.seed, VAL), rest)
     reason = "a combination; simulation_single takes singles only"
-    return conditions.draw(test, val, dict.fromkeys(without(conditions.all, singles), reason))
+    return _parts(labels, test, val, dict.fromkeys(without(labels.conditions, singles), reason))
 
 
 @STRICT.register("single")
 def strict_single(labels: Labels, arguments: SplitOptions) -> Draw:
     """Singles of held-out genes; combinations that hold such a gene are in no part."""
-    conditions = Conditions.of(labels)
-    singles = [condition for condition in conditions.all if len(condition) == 1]
+    singles = [condition for condition in labels.conditions if len(condition) == 1]
     given = names_from(arguments.test_pert_genes, genes_of(singles), "singly perturbed gene")
-    rng = generator(arguments.seed, TEST)
-    n_test = n_of(arguments.combo_single_split_test_set_fraction, len(singles))
-    test = touched(singles, given) if given is not None else pick(rng, singles, n_test)
+    rng, share = generator(arguments.seed, TEST), arguments.combo_single_split_test_set_fraction
+    test = touched(singles, given) if given is not None else pick_share(rng, singles, share)
     rest = without(singles, test)
-    val = pick(generator(arguments.seed, VAL), rest, n_of(VALIDATION_SHARE, len(rest)))
-    return _exactly(conditions, genes_of(test), genes_of(val), lambda condition, _: len(condition) == 1)
+    val = pick_share(generator(arguments.seed, VAL), rest)
+    return _exactly(labels, genes_of(test), genes_of(val), lambda condition, _: len(condition) == 1)
 
 
 def _strict_combo(seen: int, labels: Labels, arguments: SplitOptions) -> Draw:
     """Combinations of which exactly `seen` genes are perturbed in training."""
-    conditions = Conditions.of(labels)
-    combinations = [condition for condition in conditions.all if len(condition) > 1]
+    combinations = [condition for condition in labels.conditions if len(condition) > 1]
     exact = [condition for condition in combinations if len(condition) == seen]
     fraction = arguments.combo_single_split_test_set_fraction
     rng_test, rng_val = generator(arguments.seed, TEST), generator(arguments.seed, VAL)
     if exact:
-        given = _given(labels, arguments)
+        named = given_combinations(labels, arguments)
+        given = None if named is None else list(dict.fromkeys(labels.condition[name] for name in named))
         n = n_of(fraction, len(exact))
-        test = pick_keeping_genes(rng_test, exact, conditions.all, n) if given is None else given
-        rest = without(conditions.all, test)
+        test = pick_keeping_genes(rng_test, exact, labels.conditions, n) if given is None else given
+        rest = without(labels.conditions, test)
         left = without(exact, test)
         val = pick_keeping_genes(rng_val, left, rest, n_of(VALIDATION_SHARE, len(left)))
-        return conditions.draw(test, val, None)
-    given_genes = names_from(arguments.test_pert_genes, conditions.genes, "perturbed gene")
-    n_test = n_of(fraction, len(conditions.genes))
+        return _parts(labels, test, val)
+    given_genes = names_from(arguments.test_pert_genes, genes_of(labels.conditions), "perturbed gene")
+    n_test = n_of(fraction, len(genes_of(labels.conditions)))
     test_genes = given_genes or _genes_of_combinations(rng_test, combinations, n_test, seen)
-    rest = without(conditions.all, touched(conditions.all, test_genes))
+    rest = without(labels.conditions, touched(labels.conditions, test_genes))
     left = [condition for condition in rest if len(condition) > 1]
     val_genes = _genes_of_combinations(rng_val, left, n_of(VALIDATION_SHARE, len(genes_of(rest))), seen)
 
     def fits(condition: Condition, trained: set[str]) -> bool:
         return len(condition) > 1 and sum(gene in trained for gene in condition.genes) == seen
 
-    return _exactly(conditions, test_genes, val_genes, fits)
+    return _exactly(labels, test_genes, val_genes, fits)
 
 
 for _seen in (0, 1, 2):
     STRICT.add(f"combo_seen{_seen}", partial(_strict_combo, _seen))
-
-
-def _given(labels: Labels, arguments: SplitOptions) -> list[Condition] | None:
-    """Conditions that the caller names for the test part."""
-    value = arguments.test_perts
-    if value is None:
-        return None
-    if isinstance(value, str):
-        value = [value] if "+" in value else value.split("_")
-    names = [name for text in value for name in labels.resolve(text, "combination")]
-    return list(dict.fromkeys(labels.condition[name] for name in names))
 
 
 def _genes_of_combinations(rng: np.random.Generator, combinations: Sequence[Condition], n: int, seen: int) -> list[str]:
@@ -237,15 +210,15 @@ def _genes_of_combinations(rng: np.random.Generator, combinations: Sequence[Cond
 
 
 def _exactly(
-    conditions: Conditions,
+    labels: Labels,
     test_genes: Collection[str],
     val_genes: Collection[str],
     fits: Callable[[Condition, set[str]], bool],
 ) -> Draw:
     """Test and validation of the held-out genes' conditions that fit; the others of them in no part."""
-    in_test = touched(conditions.all, test_genes)
-    in_val = without(touched(conditions.all, val_genes), in_test)
-    trained = set(genes_of(without(conditions.all, in_test, in_val)))
+    in_test = touched(labels.conditions, test_genes)
+    in_val = without(touched(labels.conditions, val_genes), in_test)
+    trained = set(genes_of(without(labels.conditions, in_test, in_val)))
     excluded: dict[Condition, str] = {}
     chosen: dict[str, list[Condition]] = {"test": [], "val": []}
     for part, candidates in (("test", in_test), ("val", in_val)):
@@ -258,14 +231,120 @@ def _exactly(
                     f"holds a {'validation' if part == 'val' else part} gene, with {n_seen} of "
                     f"{len(condition)} genes seen; not what this split tests"
                 )
-    return conditions.draw(chosen["test"], chosen["val"], excluded)
+    return _parts(labels, chosen["test"], chosen["val"], excluded)
 
 
 @STRICT.register("no_test")
 def strict_no_test(labels: Labels, arguments: SplitOptions) -> Draw:
     """Train and validate only."""
-    conditions = Conditions.of(labels)
-    n = n_of(VALIDATION_SHARE, len(conditions.all))
-    draw = conditions.draw([], pick(generator(arguments.seed, VAL), conditions.all, n), None)
+    draw = _parts(labels, [], pick_share(generator(arguments.seed, VAL), labels.conditions))
     del draw.parts["test"]
     return draw
+
+
+@register_split(
+    "gene_held_out",
+    "Genes are held out with every condition that perturbs them, alone or with others; nothing is excluded.",
+    uses=("train_gene_set_size", "test_pert_genes"),
+    needs="A share of the perturbed genes is held out for test, a tenth of the rest for validation: 3 are the least",
+    exact=True,
+    holds_out="gene",
+)
+def draw_gene_held_out(labels: Labels, arguments: SplitOptions) -> Draw:
+    """Every condition of the test genes is test, every other one of the validation genes validation."""
+    genes = genes_of(labels.conditions)
+    given = names_from(arguments.test_pert_genes, genes, "perturbed gene")
+    test_genes = given or pick_share(generator(arguments.seed, TEST), genes, 1 - arguments.train_gene_set_size)
+    test = touched(labels.conditions, test_genes)
+    rest = without(labels.conditions, test)
+    return _parts(labels, test, touched(rest, pick_share(generator(arguments.seed, VAL), genes_of(rest))))
+
+
+@register_split(
+    "cross_validation",
+    "Fold `fold` of `n_folds`: over the folds of a `repeat` every condition (or gene, with fold_by='gene') is tested "
+    "once; a tenth of the rest validates.",
+    uses=("n_folds", "fold", "repeat", "fold_by"),
+    needs="Each fold needs a condition to test, and one to validate and one to train beside it",
+    exact=True,
+)
+def draw_fold(labels: Labels, arguments: SplitOptions) -> Draw:
+    """One fold; conditions of one, two, ... genes are spread evenly over the folds."""
+    by_gene = arguments.fold_by == "gene"
+    units: Sequence = genes_of(labels.conditions) if by_gene else labels.conditions
+    if arguments.n_folds > len(units):
+        what = "genes" if by_gene else "perturbed conditions"
+        msg = f"n_folds={arguments.n_folds}, but the screen has {len(units)} {what}; use at most {len(units)} folds"
+        raise ValueError(msg)
+    ordered: list = []
+    for size in [0] if by_gene else sorted({len(condition) for condition in labels.conditions}):
+        same = list(units) if by_gene else [unit for unit in units if len(unit) == size]
+        rng = generator(arguments.seed, TEST, arguments.repeat, size)
+        ordered += [same[i] for i in rng.permutation(len(same))]
+    chosen = ordered[arguments.fold :: arguments.n_folds]
+    test: list[Condition] = touched(labels.conditions, chosen) if by_gene else chosen
+    rest = without(labels.conditions, test)
+    rng = generator(arguments.seed, VAL, arguments.repeat, arguments.fold)
+    val = touched(rest, pick_share(rng, genes_of(rest))) if by_gene else pick_share(rng, rest)
+    return _parts(labels, test, val)
+
+
+@register_split(
+    "context_held_out",
+    "Whole contexts (cell lines, donors) are held out with every condition in them; a tenth of the rest validates.",
+    uses=("test_contexts",),
+    needs="The screen needs two contexts or more (context_key=), and two conditions in those that train",
+    exact=True,
+    by_setting=True,
+    holds_out="context",
+)
+def draw_context(labels: Labels, arguments: SplitOptions) -> Draw:
+    """Test: the given contexts, or one that the seed chooses. Their controls do not train either."""
+    contexts = sorted({condition.context for condition in labels.conditions if condition.context})
+    if len(contexts) < 2:
+        msg = (
+            f"split 'context_held_out' needs a screen with two contexts or more; found {contexts or 'none'}: "
+            "prepare the screen with context_key="
+        )
+        raise ValueError(msg)
+    given = arguments.test_contexts
+    for name in given or ():
+        if name not in contexts:
+            raise ValueError(unknown_name("context", name, contexts))
+    chosen = set(given or pick(generator(arguments.seed, TEST), contexts, 1))
+    test = [condition for condition in labels.conditions if condition.context in chosen]
+    rest = without(labels.conditions, test)
+    val = pick_share(generator(arguments.seed, VAL), rest)
+    return _with_controls(labels, test, val, chosen)
+
+
+@register_split(
+    "unit_held_out",
+    "Single conditions of single contexts are held out; the condition may train in other contexts.",
+    uses=("combo_single_split_test_set_fraction",),
+    needs="A share of all conditions in all contexts is tested, a tenth of the rest validates: 3 are the least",
+    exact=True,
+    by_setting=True,
+)
+def draw_in_contexts(labels: Labels, arguments: SplitOptions) -> Draw:
+    """Test: a share of all conditions, each context by itself."""
+    test = pick_share(
+        generator(arguments.seed, TEST), labels.conditions, arguments.combo_single_split_test_set_fraction
+    )
+    rest = without(labels.conditions, test)
+    val = pick_share(generator(arguments.seed, VAL), rest)
+    return _with_controls(labels, test, val, set())
+
+
+def _with_controls(labels: Labels, test: Sequence[Condition], val: Sequence[Condition], gone: set[str]) -> Draw:
+    """Every control trains but those of held-out contexts, which go with their contexts."""
+    controls = [condition for condition in labels.condition.values() if condition.is_control]
+    held = [control for control in controls if control.context in gone]
+    train = without(labels.conditions, test, val)
+    return Draw(
+        parts={
+            "train": labels.spelled([*train, *without(controls, held)]),
+            "val": labels.spelled(val),
+            "test": labels.spelled([*test, *held]),
+        }
+    )

@@ -9,8 +9,7 @@ from gears.evaluation.baselines._base import (
     make_baseline,
     register_baseline,
 )
-from gears.evaluation.baselines._go import GOKnn, GORidge
-from gears.evaluation.baselines._means import Additive, MatchingMean, NoChange, TrainMean
+from gears.evaluation.baselines._means import Additive, GOKnn, GORidge, MatchingMean, NoChange, TrainMean
 from gears.evaluation.baselines._regression import (
     AdditiveRidge,
     AdditiveRidgeCoexpression,

@@ -166,10 +166,7 @@ def term_rows(annotation: GeneAnnotation | None, genes: Sequence[str]) -> sparse
 
 
 def mean_of_nearest(similarity_S: np.ndarray, values_SG: np.ndarray, k: int) -> np.ndarray | None:
-    """Mean (G,) of the rows of the `k` greatest similarities, weighted by them; None where none is above 0.
-
-    All rows as similar as the k-th are used.
-    """
+    """Mean (G,) of the rows of the `k` greatest similarities (and ties), weighted by them; None if none is above 0."""
     least = np.sort(similarity_S)[-min(k, len(similarity_S))]
     weight_S = np.where(similarity_S >= max(least, 1e-12), similarity_S, 0.0)
     total = weight_S.sum()
