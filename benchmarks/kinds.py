@@ -26,13 +26,13 @@ from measuring import Result, table
 from screens import COMMON, PREPARED, SIMULATED, Screen, folds_of, gained, screens
 
 from gears import Condition, PertData
+from gears.core._intervals import half_width, sd_factor
 from gears.data.screen._statistics import variance_within
 from gears.data.splits._split import Split, perturbed_in, subgroup_names
 from gears.evaluation import DECISIVE
 from gears.evaluation._fitted import settings_of
 from gears.evaluation.metrics import condition_metrics
 from gears.evaluation.truth import Truth
-from gears.evaluation.uncertainty import half_width, sd_factor
 from gears.graphs import GeneAnnotation
 from gears.priors import GenePrior
 from gears.priors._source import prior_of

@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
+from gears.core._intervals import half_width, sd_factor
 from gears.evaluation.truth import CellSource
 
 if TYPE_CHECKING:
     from gears.conditions import Condition
 
 CURVE = tuple(np.linspace(0.05, 0.95, 19).round(2).tolist())
-LEVELS = (0.1, 0.25, 0.5, 0.65, 0.8, 0.9, 0.95, 0.98, 0.99, 0.998)
-"""Levels at which the width of intervals is known; between them it is interpolated."""
 
 
 @dataclass(frozen=True)
@@ -210,23 +208,6 @@ def _bins(error: np.ndarray, sd: np.ndarray, n_bins: int) -> pd.DataFrame:
             "n": [len(group) for group in groups],
         }
     )
-
-
-def half_width(level: float | np.ndarray) -> Any:
-    """Half of the central interval of a standard normal value that holds a share `level` of them."""
-    return np.sqrt(2) * special.erfinv(level)
-
-
-def sd_factor(level: float, width_UL: np.ndarray) -> np.ndarray:
-    """Factor on standard deviations with which Gaussian intervals of a level are as wide as they should be, (U, 1).
-
-    `width_UL` is the width at each of :data:`LEVELS` beside a Gaussian's; between them it follows the quantiles of a
-    Gaussian.
-    """
-    at, place_L = half_width(level), half_width(np.array(LEVELS))
-    right = int(np.clip(np.searchsorted(place_L, at), 1, len(LEVELS) - 1))
-    share = np.clip((at - place_L[right - 1]) / (place_L[right] - place_L[right - 1]), 0.0, 1.0)
-    return np.asarray((1 - share) * width_UL[:, right - 1] + share * width_UL[:, right])[:, None]
 
 
 def interval_score(error: np.ndarray, sd: np.ndarray, level: float = 0.9) -> np.ndarray:

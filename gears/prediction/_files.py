@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gears.conditions import Condition
+from gears.core._intervals import LEVELS
 from gears.core._messages import unknown_name
 from gears.core._numbers import clips
-from gears.evaluation.uncertainty import LEVELS
 from gears.files._atomic import need_space, new_folder, write_atomically
 from gears.files._paths import check_output
 from gears.files.formats import plain_adata

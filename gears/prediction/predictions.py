@@ -24,6 +24,7 @@ import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, Condition, joined_otherwise
 from gears.core._installation import __version__
+from gears.core._intervals import half_width, sd_factor
 from gears.core._messages import count, shorten, unknown_name
 from gears.core._numbers import whole_number
 from gears.data.checks._names import model_names
@@ -91,7 +92,7 @@ class Predictions(Mapping[str, np.ndarray]):
         Standard error of the control mean in predicted changes, (G,), or (U, G) with several contexts; None where
         it is not known.
     width_UL
-        Width of the interval of each of L levels (:data:`gears.evaluation.uncertainty.LEVELS`) beside that of a
+        Width of the interval of each of L levels (:data:`gears.core._intervals.LEVELS`) beside that of a
         Gaussian with the same `sd`; None where it is not known, for 1.
     """
 
@@ -129,8 +130,6 @@ class Predictions(Mapping[str, np.ndarray]):
         --------
         >>> low_UG, high_UG = predictions.interval(0.8)  # doctest: +SKIP
         """
-        from gears.evaluation.uncertainty import half_width, sd_factor
-
         if not 0 < level < 1:
             msg = f"level is {level}; expected a share between 0 and 1, such as 0.9"
             raise ValueError(msg)

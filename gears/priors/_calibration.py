@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import sparse
 
-from gears.evaluation.uncertainty import LEVELS, half_width, interval_score
+from gears.core._intervals import LEVELS, half_width
+from gears.evaluation.uncertainty import interval_score
 from gears.files._mapped import row_blocks
 from gears.priors._evidence import sample
 from gears.priors._kernels import CORRELATED_GENES, sizes_of, target_cells

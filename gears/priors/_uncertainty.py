@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from gears.evaluation.uncertainty import LEVELS
+from gears.core._intervals import LEVELS
 from gears.priors._kernels import AdditiveCovariance, GeneSimilarity, Omitted, settings_of, sizes_of
 from gears.priors._magnitude import Tendency, predicted_log_size
 from gears.priors._measured import Measured
@@ -55,7 +55,7 @@ class Uncertainty:
     """Share of the mean measured change that predictions hold. The error of the control mean is part of that change:
     what predictions hold of it is an error of changes, the rest one of means."""
     widths: np.ndarray = field(default_factory=lambda: np.ones((2, len(LEVELS))))
-    """Width of the interval of each of :data:`gears.evaluation.uncertainty.LEVELS` beside a Gaussian's, rows as
+    """Width of the interval of each of :data:`gears.core._intervals.LEVELS` beside a Gaussian's, rows as
     `exponents`, (2, L); 1 in files of earlier versions."""
 
     def widths_of(self, sets: Sequence[Sequence[int]], measured: Measured | None = None) -> np.ndarray:

@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 from scipy.stats import spearmanr
 
-from gears.evaluation.uncertainty import half_width, sd_factor
+from gears.core._intervals import half_width, sd_factor
 from gears.priors import GenePrior, GeneSimilarity, PriorData, fit_prior
 from gears.priors._calibration import LEVEL
 from gears.priors._kernels import target_cells
