@@ -33,7 +33,8 @@ MEAN_MARGIN = 0.02  # that the criterion must gain before means alone are taken
 MEAN_SHARE = 0.9
 """Share of the mean where predictions of a kind with a new gene have no surely smaller error than it; the rest keeps
 their pattern."""
-CANDIDATE_MARGIN = 0.02  # that the criterion must gain before the evidence is overruled, or large changes are cut
+CANDIDATE_MARGIN = 0.02  # that the criterion must gain before the evidence is overruled
+CUT_MARGIN = 0.05  # that it must gain before large changes are cut
 _CUT = 6.0  # robust standard deviations of a gene's changes over conditions, beyond which changes are cut
 _LEAST_CUT = 0.01  # share of the changes that lie there, before this is tried
 _FEWEST_OF_KIND = 5  # held-out conditions that decide about the unmeasured ones of their kind
@@ -76,7 +77,7 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     for other in released:
         candidates += _candidates(other, rest_CG, target_SG, CANDIDATE_MARGIN)
     if (cut_CG := _without_huge(data, rest_CG)) is not None:
-        candidates += _candidates(Process.of(data, cut_CG), cut_CG, target_SG, CANDIDATE_MARGIN)
+        candidates += _candidates(Process.of(data, cut_CG), cut_CG, target_SG, CUT_MARGIN)
     choice = _choose(candidates, data, targets, criterion, judged)
     candidate = candidates[choice.index]
     left_out_CG = np.empty_like(rest_CG)
