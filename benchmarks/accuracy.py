@@ -5,6 +5,7 @@
     python benchmarks/run.py accuracy --methods prior gears published --repeats 1 --epochs-published 3
     python benchmarks/run.py accuracy --situations 0 2 5 --methods prior --name accuracy_from_singles
     python benchmarks/run.py head --seeds 300 301 302 303 304
+    python benchmarks/run.py head_genes
 
 Folds are over conditions; every condition is tested once in each repeat. Figures of a kind, and their intervals, are
 over the conditions of all its screens. Methods: ``prior`` is the prior alone, ``gears`` the whole model, ``published``
@@ -14,7 +15,8 @@ others are tested; kinds with triples are added. What is undefined for one metho
 train mean, counts 0.
 
 ``head``: the head is trained on the training part; with and without it the prior is fitted to the training and
-validation parts, as `train` does.
+validation parts, as `train` does. ``head_genes``: gain of the head on a screen of many genes, trained on so many genes
+drawn in each step.
 
 Seeds 0 to 9 are for development, those from 100 on (the head: from 300 on) for published tables.
 """
@@ -30,11 +32,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from measuring import Result, table
+from measuring import Result, cpu_seconds, table
 from screens import (
     COMBINED,
     COMMON,
     KINDS,
+    PREPARED,
     SIMULATED,
     Screen,
     folds_of,
@@ -43,6 +46,7 @@ from screens import (
     interval,
     resampled_means,
     screens,
+    simulation,
 )
 
 from gears import Condition, PertData
@@ -54,10 +58,13 @@ from gears.evaluation.truth import Truth
 from gears.evaluation.verdict import MIN_CONDITIONS
 from gears.jobs.estimators import GEARSEstimator, PriorEstimator
 from gears.priors._source import prior_of
-from gears.training._head import train_head, with_head_of
+from gears.simulate import simulated_screen
+from gears.training import _head
+from gears.training._head import prepare_head, train_head, with_head_of
 from gears.training.options import TrainOptions
 
 METRICS = (*DECISIVE, "pearson_delta", "mse_top20_de", "discrimination")
+DECISIVE_MEANS = tuple(name for name in DECISIVE if not get_metric(name).needs_sd)
 DESCRIBING = ("amplitude_slope",)
 PUBLISHED = {"lr": 1e-3, "schedule": "step", "weight_decay": 5e-4}
 TRAINING: dict[str, dict[str, Any]] = {
@@ -219,21 +226,68 @@ def head(
 def with_and_without_head(screen: Screen, n_folds: int) -> Iterator[pd.DataFrame]:
     """Metrics of every test condition without and with the head, and the head's weight there, fold by fold."""
     with screen.prepared() as data:
-        for split in folds_of(data, n_folds):
-            data.use_split(split)
-            fitted, refitted = prior_of(data), prior_of(data, ("train", "val"))
-            assert fitted is not None
-            assert refitted is not None
-            options = TrainOptions().with_defaults()
-            trained = train_head(data, fitted, options, device=torch.device("cpu")).fitted.prior
-            for name, prior in (("prior", refitted.prior), ("head", with_head_of(refitted.prior, trained))):
-                found = scored(data, partial(expression_of, data, prior))
-                of_kinds = prior.report.get("head", {})
-                several = found["condition"].map(lambda name: len(Condition.parse(name)) > 1)
-                kinds = np.where(several, "several", "single")
-                weights = [of_kinds.get(kind, {}).get("weight", 0.0) for kind in kinds]
-                place = {"method": name, "screen": screen.name, "seed": str(screen.seed)}
-                yield found.assign(kind=kinds, weight=weights, fold=split.arguments["fold"], **place)
+        yield from heads_of_folds(data, screen, n_folds)
+
+
+def heads_of_folds(data: PertData, screen: Screen, n_folds: int) -> Iterator[pd.DataFrame]:
+    """The same on a screen that is prepared; `cpu_s` is what training the head took."""
+    for split in folds_of(data, n_folds):
+        data.use_split(split)
+        fitted, refitted = prior_of(data), prior_of(data, ("train", "val"))
+        assert fitted is not None
+        assert refitted is not None
+        options = TrainOptions().with_defaults()
+        prepare_head(data, fitted)
+        start = cpu_seconds()
+        trained = train_head(data, fitted, options, device=torch.device("cpu")).fitted.prior
+        seconds = cpu_seconds() - start
+        for name, prior in (("prior", refitted.prior), ("head", with_head_of(refitted.prior, trained))):
+            found = scored(data, partial(expression_of, data, prior))
+            of_kinds = prior.report.get("head", {})
+            several = found["condition"].map(lambda name: len(Condition.parse(name)) > 1)
+            kinds = np.where(several, "several", "single")
+            weights = [of_kinds.get(kind, {}).get("weight", 0.0) for kind in kinds]
+            place = {"method": name, "screen": screen.name, "seed": str(screen.seed), "cpu_s": seconds}
+            yield found.assign(kind=kinds, weight=weights, fold=split.arguments["fold"], **place)
+
+
+def head_genes(
+    kinds: tuple[str, ...] = ("co-expression", "regulatory network"),
+    seeds: tuple[int, ...] = (3,),
+    folds: int = 3,
+    genes: int = 5000,
+    per_step: tuple[int, ...] = (5000, 1000, 500, 250),
+    small: bool = False,
+) -> Iterator[Result]:
+    """Gain of the head in the decisive metrics by the number of genes that a step draws; the first is compared with."""
+    rows: list[dict[str, Any]] = []
+    for kind in kinds:
+        for seed in seeds:
+            changes = simulation(kind, seed, small) | {"n_genes": 120 if small else genes}
+            screen = Screen(kind, seed, simulated_screen(**changes)[0], None, PREPARED.get(kind, {}))
+            gains = None
+            with screen.prepared() as data:
+                for n in per_step:
+                    _head.GENES_PER_STEP = n
+                    values = pd.concat(heads_of_folds(data, screen, folds))
+                    index = ["fold", "condition"]
+                    prior, head = (values[values["method"] == one].set_index(index) for one in ("prior", "head"))
+                    gain_UM = pd.DataFrame({one: sign(one) * (head[one] - prior[one]) for one in DECISIVE_MEANS})
+                    gains = gain_UM if gains is None else gains
+                    row = {
+                        "screen": kind,
+                        "seed": seed,
+                        "genes per step": n,
+                        "CPU s a fold": float(head["cpu_s"].mean()),
+                    }
+                    row |= {"mean weight": float(head["weight"].mean())}
+                    for metric in DECISIVE_MEANS:
+                        mean = f"{gain_UM[metric].mean():+.4f}"
+                        text = gained((gain_UM[metric] - gains[metric]).dropna().to_numpy())[0]
+                        row[metric] = mean if n == per_step[0] else f"{mean}; {text}"
+                    rows.append(row)
+                    print(row, flush=True)
+                    yield Result("Genes that a step of the head draws", table(rows), {"genes": genes, "folds": folds})
 
 
 def expression_of(data: PertData, prior: Any, conditions: Sequence[Condition]) -> np.ndarray:

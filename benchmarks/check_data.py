@@ -198,7 +198,7 @@ class CellBatches:
         self.screen, self.cells, self.batch_size, self.seed, self.epoch = screen, cells, batch_size, seed, 0
         whole = len(cells) // batch_size
         self.steps = whole if steps is None else min(steps, whole)
-        self.per_step, self.covers_all = batch_size, False
+        self.per_step = batch_size
 
     def set_epoch(self, epoch):
         self.epoch = epoch

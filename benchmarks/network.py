@@ -34,7 +34,7 @@ from gears.data.splits._split import perturbed_in
 from gears.evaluation import DECISIVE
 from gears.prediction._stream import predict_changes
 from gears.simulate import simulated_screen
-from gears.training._network_weight import WEIGHTS
+from gears.training._validation import WEIGHTS
 
 HIDDEN = 32
 SMALL = COMMON | {"n_genes": 150, "cells_per_condition": 50}

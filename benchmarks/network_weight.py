@@ -8,7 +8,7 @@ hold on the validation conditions. Every weight above 0 is a false one.
 
 ``network_rules``: on each fold the network is trained once; every rule then gives it a weight from what it may look at.
 
-- signs: what `train()` does (:mod:`gears.training._network_weight`);
+- signs: what `train()` does (:mod:`gears.training._validation`);
 - interval: best epoch and weight where the 95 % bootstrap interval of the paired gain is above 0;
 - shrunk: the best weight times 1 - (standard error / gain)^2, at least 0;
 - cross-fitted: least-squares coefficient of the training residuals on out-of-fold predictions of networks trained
@@ -38,10 +38,9 @@ from gears.prediction._stream import predict_changes
 from gears.priors._source import prior_of, prior_rows
 from gears.simulate import simulated_screen
 from gears.training._batches import ConditionLoader
-from gears.training._network_weight import WEIGHTS, choose_network_weight
 from gears.training._run import Run, RunResult
-from gears.training._tasks import condition_tables, pair_tables
-from gears.training._validation import validation_of
+from gears.training._tasks import PairTables, condition_tables
+from gears.training._validation import WEIGHTS, choose_network_weight, validation_of
 from gears.training.options import MONITOR, TrainOptions
 
 METRICS = ("pearson_delta", "mse_top20_de")
@@ -96,7 +95,7 @@ class Fold:
         run = Run(
             network,
             tables,
-            partial(pair_tables, self.pert_data, self.parts.config),
+            partial(PairTables, self.pert_data.screen.statistics, self.parts.config.direction),
             loader,
             self.parts,
             filled,
@@ -123,7 +122,7 @@ def permuted(fold: Fold, options: TrainOptions, rng: np.random.Generator) -> tup
     residual = delta_CG[val] - fold.fitted.prior(plain.nodes)
     shifted = Shifted(plain.nodes, delta_CG[val] - residual[rng.permutation(len(val))])
     validation = validation_of(fold.pert_data, MONITOR, shifted)
-    _, prior_U = validation.of_prior()
+    _, prior_U = validation.of_prior
     _, run = fold.run(options, validation, known_CG, train)
     return prior_U, run, validation
 
@@ -225,7 +224,7 @@ def by_rule(data: PertData, number: int, options: TrainOptions) -> Iterator[dict
     """The weight by each rule, and the metrics of every test condition with it."""
     fold = Fold(data, number)
     validation = validation_of(data, MONITOR, fold.fitted.prior)
-    _, prior_U = validation.of_prior()
+    _, prior_U = validation.of_prior
     network, run = fold.run(options, validation, fold.known_CG, fold.train_ids)
     gain_EKU = prior_U - np.stack(run.condition_scores)
     signs = choose_network_weight(run.condition_scores, prior_U, lower_is_better=True, kept=run.kept).weight

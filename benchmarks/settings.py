@@ -364,7 +364,7 @@ def figures(screen: Screen, seed: int) -> dict[str, Any]:
     return row | {"simple is": screen.says, "CPU s": seconds}
 
 
-def settings(*, cases: list[str] | None = None, seeds: tuple[int, ...] = (10, 11, 12)) -> Iterator[Result]:
+def settings(*, cases: tuple[str, ...] | None = None, seeds: tuple[int, ...] = (10, 11, 12)) -> Iterator[Result]:
     """Every case at every seed."""
     logging.getLogger("gears").setLevel(logging.ERROR)
     rows: list[dict[str, Any]] = []

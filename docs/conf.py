@@ -16,6 +16,8 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+    "sphinx_design",
     "drawn",
     "page_contents",
     "site_pages",
@@ -28,6 +30,7 @@ html_theme = "sphinx_book_theme"
 html_title = f"gears {__version__}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+copybutton_exclude = ".linenos, .gp, .go"
 html_show_sourcelink = False
 html_theme_options = {
     "use_download_button": False,

@@ -42,17 +42,17 @@ from gears.model._folder import (
 from gears.model.config import CustomGraphs, ModelConfig, ModelOptions
 from gears.model.network import GEARSNetwork
 from gears.prediction import _stream as stream
+from gears.prediction._controls import with_controls
 from gears.prediction.predictions import Predictions, requested_conditions
 from gears.report.of_model import EvaluateCall, evaluate_model
-from gears.training._fitting import Fit, Seconds
-from gears.training._folds import cross_validated
+from gears.training._fitting import Fit, Seconds, TrainResult, cross_validated
 from gears.training._loggers import check_loggers, tracked
-from gears.training._results import TrainResult
 from gears.training._run_folder import reserved
-from gears.training._workers import unwrap
+from gears.training._workers import plain_state, unwrap
 from gears.training.options import TrainCall, TrainOptions
 
 if TYPE_CHECKING:
+    from anndata import AnnData
     from matplotlib.axes import Axes
 
     from gears.data.splits._split import Split
@@ -61,8 +61,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 __getattr__, __dir__ = lazy_names(__name__, ELSEWHERE[__name__], GONE[__name__])
-
-
 _NOT_STORED = "predictions are not stored; keep the result of predict"
 
 
@@ -270,7 +268,7 @@ class GEARS(Shown):
             if options.evaluate_test and self.rank == 0 and not fit.run.stopped:
                 with seconds.of("evaluation"):
                     table = self.report_test(verbose=train_options.verbose)
-        self.result = TrainResult.of(fit, table)
+        self.result = fit.result(table)
         return self.result
 
     def _move_to(self, worker: World) -> None:
@@ -382,6 +380,7 @@ class GEARS(Shown):
         chunk: int = 32,
         context: str | Sequence[str] | None = None,
         perturbation_type: str | None = None,
+        controls: AnnData | None = None,
     ) -> Predictions:
         """Mean expression after each perturbation: control mean plus predicted change, deterministic.
 
@@ -391,7 +390,8 @@ class GEARS(Shown):
         ----------
         pert_list
             Conditions, each a list of genes (``["A", "B"]``), a label (``"A+B"``, ``"A+ctrl"``) or a single gene
-            (``"A"``). Another name of a gene (of human genes: MLL) means the gene that the model has (KMT2A).
+            (``"A"``), or a label as the screen has it (``"A+NT"``, ``"A_g2"``). Another name of a gene (of human
+            genes: MLL) means the gene that the model has (KMT2A).
         clip
             Set negative predictions to zero; by default where the training screen has no negative values.
         chunk
@@ -399,14 +399,22 @@ class GEARS(Shown):
         context, perturbation_type
             Context and perturbation type, in a model that has several; all of them by default. A label such as
             "A+ctrl [CRISPRi] @ K562" contains both.
+        controls
+            Control cells of a line that no training saw, in the units of the screen; genes are found by name. The
+            conditions are then predicted for it, as for a context whose conditions were held out; `context` is its
+            name, "controls" by default.
 
         Raises
         ------
         ValueError
-            An empty list or condition, a gene outside of the perturbation graph, or a name of two of its genes.
+            An empty list or condition, a gene outside of the perturbation graph, a name of two of its genes, or
+            controls that cannot be used.
         """
+        network, parts = self._predictor()
+        if controls is not None:
+            parts, context = with_controls(parts, controls, context)  # type: ignore[arg-type]
         where: Any = {"context": context, "perturbation_type": perturbation_type}
-        return stream.predict(*self._predictor(), pert_list, clip=clip, chunk=chunk, **where)
+        return stream.predict(network, parts, pert_list, clip=clip, chunk=chunk, **where)
 
     def pairs(self, genes: Iterable[str] | None = None) -> list[Condition]:
         """Every pair of some genes once, for :meth:`predict_to_file`; by default of those perturbed in training."""
@@ -422,12 +430,13 @@ class GEARS(Shown):
         overwrite: bool = False,
         device: DeviceLike = None,
         gpu_ids: GpuIds = None,
+        controls: AnnData | None = None,
     ) -> Path:
         """Predict any conditions into a file, chunk by chunk: memory does not grow with their number.
 
         Parameters
         ----------
-        pert_list, clip
+        pert_list, clip, controls
             As for :meth:`predict`; ``model.pairs()`` gives every pair.
         output
             An ``.h5ad`` or ``.zarr`` path for the content of :meth:`Predictions.to_adata`, in float32; it is returned.
@@ -439,7 +448,10 @@ class GEARS(Shown):
             Where the network computes, on several GPUs chunks in turn; by default where it is.
         """
         options: Any = {"clip": clip, "chunk": chunk, "overwrite": overwrite, "device": device, "gpu_ids": gpu_ids}
-        return stream.predict_to_file(*self._predictor(), pert_list, output, **options)
+        network, parts = self._predictor()
+        if controls is not None:
+            parts, options["context"] = with_controls(parts, controls)
+        return stream.predict_to_file(network, parts, pert_list, output, **options)
 
     def predict_all_pairs(
         self, genes: Iterable[str] | None = None, output: str | Path | None = None, *, values: str = "expression",
@@ -497,10 +509,7 @@ class GEARS(Shown):
         if self.rank == 0:
             if is_model(path):
                 logger.info("replacing the model in %s", path)
-            state = {
-                key: value.detach().cpu() for key, value in unwrap(self.best_model or self.model).state_dict().items()
-            }
-            save_model(path, parts, state)
+            save_model(path, parts, plain_state(self.best_model or self.model))
             logger.info("the model was saved in %s", path)
 
     def load_pretrained(self, path: str | Path) -> None:
@@ -630,12 +639,8 @@ class GEARS(Shown):
 
     def tunable_parameters(self) -> dict[str, str]:
         """Options of :meth:`model_initialize`, each with its meaning and default."""
-        from gears.model.config import ModelConfig
-
-        return {
-            field.name: f"{field.metadata['help']} Default {field.default}."
-            for field in dataclasses.fields(ModelConfig)
-        }
+        fields = dataclasses.fields(ModelConfig)
+        return {field.name: f"{field.metadata['help']} Default {field.default}." for field in fields}
 
 
 class HasGears(Protocol):
@@ -654,14 +659,14 @@ def gears_of(model: AnyModel, *, trained: bool = True) -> GEARS:
 
     TypeError for anything else, ValueError for a model that is not trained, unless it need not be.
     """
-    found = getattr(model, "gears", model)
-    if not isinstance(found, GEARS):
+    gears = getattr(model, "gears", model)
+    if not isinstance(gears, GEARS):
         msg = f"expected a GEARS or a PerturbationModel; found {type(model).__name__}"
         raise TypeError(msg)
-    if trained and not found.is_trained:
+    if trained and not gears.is_trained:
         msg = "this model is not trained yet; call its train() first"
         raise ValueError(msg)
-    return found
+    return gears
 
 
 def on_split(pert_data: PertData, network: Mapping[str, Any], split: Split, device: str | torch.device | None) -> GEARS:

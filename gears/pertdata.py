@@ -330,7 +330,11 @@ class PertData(Shown):
         self.dataset_name = named(screen.folder).name
         self.gene_names = pd.Series(screen.gene_names, index=screen.gene_ids, name="gene_name", dtype=object)
         self.node_map = {gene: i for i, gene in enumerate(screen.gene_names)}
-        self._set_nodes(annotation)
+        options: Any = {"gene_set": self._gene_set, "default_pert_graph": self.default_pert_graph}
+        self.pert_names = graph_genes(annotation, screen.gene_names, screen.perturbed_genes, **options)
+        self._nodes = PerturbationNodes(self.pert_names, screen)
+        self.node_map_pert = self._nodes.number
+        self._label_nodes = [self._nodes.of_label(*label) for label in screen.condition_of_label.items()]
 
     @property
     def split(self) -> Split | None:
@@ -449,7 +453,8 @@ class PertData(Shown):
             msg = "no split yet; call prepare_split(...) before the loaders are made"
             raise ValueError(msg)
         if {part: tuple(labels) for part, labels in self.set2conditions.items()} != self.split.parts:
-            self.set2conditions = self.set2conditions  # its lists were changed in place
+            # its lists were changed in place, as scripts for cell-gears do
+            self.prepare_split("custom", seed=self.split.seed, split_dict=self.set2conditions)
         settings = LoaderSettings(batch_size, test_batch_size, world_size, rank, num_workers)
         self.dataloader = make_loaders(self.screen, self.split, self._label_nodes, settings, screens=self._part_screens)
         return self.dataloader
@@ -474,11 +479,3 @@ class PertData(Shown):
         """Nodes that a label perturbs in its own order, [-1] for the control: ``pert_idx`` of its cells."""
         genes = [gene for gene in split_label(pert_category) if gene != CONTROL_LABEL]
         return [node for gene in genes for node in self.condition_nodes(gene)] or [-1]
-
-    def _set_nodes(self, annotation: GeneAnnotation) -> None:
-        screen = self.screen
-        options: Any = {"gene_set": self._gene_set, "default_pert_graph": self.default_pert_graph}
-        self.pert_names = graph_genes(annotation, screen.gene_names, screen.perturbed_genes, **options)
-        self._nodes = PerturbationNodes(self.pert_names, self.whole_screen)
-        self.node_map_pert = self._nodes.number
-        self._label_nodes = [self._nodes.of_label(*named) for named in screen.condition_of_label.items()]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from anndata import AnnData
 
     from gears.prediction.predictions import Predictions
-    from gears.training._results import TrainResult
+    from gears.training._fitting import TrainResult
 
 Query = str | Sequence[str] | Condition
 
@@ -103,17 +103,12 @@ class PerturbationModel(Shown):
         if folder is None:
             folder = tempfile.mkdtemp(prefix="gears-")
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        keys = {
-            "condition_key": condition_key,
-            "guide_key": guide_key,
-            "guide_targets": guide_targets,
-            "ctrl_label": control,
-            "batch_key": batch_key,
-            "context_key": context_key,
-            "perturbation_type_key": perturbation_type_key,
-            "layer": layer,
-        }
-        given: dict[str, Any] = {name: value for name, value in keys.items() if value is not None}
+        keys: dict[str, Any] = {
+            "condition_key": condition_key, "guide_key": guide_key, "guide_targets": guide_targets,
+            "ctrl_label": control, "batch_key": batch_key, "context_key": context_key,
+            "perturbation_type_key": perturbation_type_key, "layer": layer,
+        }  # fmt: skip
+        given = {name: value for name, value in keys.items() if value is not None}
         pert_data = PertData.from_adata(adata, data_path=folder, normalize=normalize, **given, **processing)
         pert_data.prepare_split(split=split, seed=seed)
         self.gears = GEARS(pert_data, device=device)
@@ -137,7 +132,8 @@ class PerturbationModel(Shown):
         perturbations
             Labels, genes or lists of genes.
         **where
-            ``context=`` and ``perturbation_type=`` of a model that has several (:meth:`gears.GEARS.predict`).
+            ``context=`` and ``perturbation_type=`` of a model that has several, ``controls=`` for a line that no
+            training saw (:meth:`gears.GEARS.predict`).
 
         Returns
         -------
@@ -150,10 +146,13 @@ class PerturbationModel(Shown):
 
     def predictions(self, perturbations: Iterable[Query], **where: Any) -> Predictions:
         """The same as :class:`gears.prediction.Predictions`: ``.top(5)``, ``.to_frame()``, intervals, files."""
+        self._need_trained()
+        return self.gears.predict(perturbations, **where)
+
+    def _need_trained(self) -> None:
         if not self.is_trained:
             msg = "this model is not trained; call model.train() first, or PerturbationModel.load(path)"
             raise ValueError(msg)
-        return self.gears.predict(perturbations, **where)
 
     def top(self, condition: Query, n: int = 20) -> pd.DataFrame:
         """The n genes that change most under a perturbation (:meth:`gears.prediction.Predictions.top`)."""
@@ -191,6 +190,7 @@ class PerturbationModel(Shown):
             A row for each decisive metric (:func:`gears.evaluation.verdict_table`): means of the model and of the best
             baseline, their difference with a 95 % interval, and which is better. None if the part has no condition.
         """
+        self._need_trained()
         table = self.gears.evaluate(part, **options)
         return table if table is None or per_condition else verdict_table(table)
 
@@ -212,6 +212,7 @@ class PerturbationModel(Shown):
 
     def report(self, path: str | Path, part: str | None = None, **options: Any) -> Path:
         """Write the evaluation as an HTML page with tables and figures into a folder; returns the page's path."""
+        self._need_trained()
         if self.gears.evaluate(part, report=path, **options) is None:
             msg = f"the split has no perturbed condition in part {part or 'test'!r}; nothing to report"
             raise ValueError(msg)

@@ -139,10 +139,9 @@ def _predicted_all(model: AnyModel, queries: Queries) -> tuple[GEARS, Prediction
     gears = gears_of(model)
     if queries is None:
         split = gears._need_model().split
-        parts = {} if split is None else split.parts
-        names = ("test",) if "test" in parts else tuple(parts)
-        found = [condition for name in names for condition in split.conditions(name)] if split else []
-        queries = [condition for condition in dict.fromkeys(found) if not condition.is_control]
+        parts = () if split is None else ("test",) if "test" in split.parts else tuple(split.parts)
+        conditions = [condition for part in parts for condition in split.conditions(part)] if split else []
+        queries = [condition for condition in dict.fromkeys(conditions) if not condition.is_control]
         if not queries:
             msg = "the split of this model holds no perturbed condition to draw; give conditions="
             raise ValueError(msg)
@@ -162,11 +161,11 @@ def _measured(gears: GEARS, conditions: Iterable[Condition]) -> tuple[np.ndarray
 
 def _context_of(predictions: Predictions) -> tuple[str, str]:
     """The one context and type that all conditions are of."""
-    found = {(condition.context, condition.kind) for condition in predictions.conditions}
-    if len(found) > 1:
-        msg = f"the conditions are of {len(found)} contexts or types of perturbation; give those of one"
+    settings = {(condition.context, condition.kind) for condition in predictions.conditions}
+    if len(settings) > 1:
+        msg = f"the conditions are of {len(settings)} contexts or types of perturbation; give those of one"
         raise ValueError(msg)
-    return found.pop()
+    return settings.pop()
 
 
 def _truth(gears: GEARS, predictions: Predictions) -> Truth:
@@ -298,10 +297,9 @@ def interaction_map(model: AnyModel, /, pairs: Queries = None) -> Call:
     gears = gears_of(model)
     if pairs is None:
         split = gears._need_model().split
-        found = set() if split is None else {one for part in split.parts for one in split.conditions(part)}
-        pairs = sorted(
-            one for one in found if len(one) == 2 and all(replace(one, genes=(gene,)) in found for gene in one.genes)
-        )
+        every = set() if split is None else {condition for part in split.parts for condition in split.conditions(part)}
+        both = [pair for pair in every if len(pair) == 2]
+        pairs = sorted(pair for pair in both if all(replace(pair, genes=(gene,)) in every for gene in pair.genes))
     requested = [gears._condition(pair) for pair in pairs]
     if not requested:
         msg = "the split of this model holds no pair with both genes alone; give pairs="

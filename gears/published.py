@@ -129,22 +129,15 @@ def load_cell_gears_model(
     if not is_published(path):
         msg = f"{path} is no model of cell-gears: it has no {CONFIG}; GEARS.from_pretrained reads this package's"
         raise FileNotFoundError(msg)
-    names_given = {"gene_names": gene_names, "pert_names": pert_names, "control_mean": control_mean}
-    if pert_data is None:
-        missing = [name for name, value in names_given.items() if value is None]
-        if missing:
-            msg = f"a model of cell-gears holds no names: give pert_data, or also {', '.join(missing)}"
-            raise ValueError(msg)
-    elif any(value is not None for value in names_given.values()):
+    given: dict[str, Any] = {"gene_names": gene_names, "pert_names": pert_names, "control_mean": control_mean}
+    missing = [name for name, value in given.items() if value is None]
+    if pert_data is None and missing:
+        msg = f"a model of cell-gears holds no names: give pert_data, or also {', '.join(missing)}"
+        raise ValueError(msg)
+    if pert_data is not None and len(missing) < len(given):
         msg = "names and control mean come from pert_data: give either it or gene_names, pert_names and control_mean"
         raise ValueError(msg)
-    if pert_data is not None:
-        names = screen_names(pert_data)
-    else:
-        assert gene_names is not None
-        assert pert_names is not None
-        assert control_mean is not None
-        names = gene_names, pert_names, control_mean
+    names = given.values() if pert_data is None else screen_names(pert_data)
     with_split = pert_data is not None and pert_data.split is not None
     model = GEARS(pert_data if with_split else None, device=device)
     model._take(read_published(path, *names), path)

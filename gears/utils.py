@@ -4,21 +4,24 @@ Those that do not exist any more raise an ImportError with their replacement.
 """
 
 from gears.cell_gears._helpers import (
+    GeneSimNetwork,
     dataverse_download,
     filter_pert_in_go,
     get_genes_from_perts,
     get_GI_genes_idx,
     get_GI_params,
     get_mean_control,
+    get_similarity_network,
+    loss_fct,
     np_pearson_cor,
     parse_any_pert,
     parse_combo_pert,
     parse_single_pert,
     pert_flags,
     print_sys,
+    uncertainty_loss_fct,
 )
 from gears.cell_gears._moved import GONE
-from gears.cell_gears._networks import GeneSimNetwork, get_similarity_network, loss_fct, uncertainty_loss_fct
 from gears.core._lazy import lazy_names
 from gears.data._published import create_cell_graph_dataset_for_prediction
 

@@ -39,11 +39,33 @@ def cut_off(path: Path, within: str) -> None:
         file.unlink()
 
 
+FORK_SERVER_MODULES = ["gears.jobs._job", "gears.gears", "torch_geometric", "anndata", "sklearn"]
+"""What the server has imported from which workers of tests are forked."""
+
+
+def _with_environment(rank: int, environment: dict[str, str], function: Any, *args: Any) -> None:
+    """Run a worker in the environment of the caller instead of the server's."""
+    os.environ.clear()
+    os.environ.update(environment)
+    function(rank, *args)
+
+
+def start_by_fork(function: Any, args: tuple[Any, ...], **options: Any) -> Any:
+    """`torch.multiprocessing.start_processes` with forks of a server that has imported the package."""
+    import torch.multiprocessing
+
+    multiprocessing.get_context("forkserver").set_forkserver_preload(FORK_SERVER_MODULES)
+    arguments = (dict(os.environ), function, *args)
+    return torch.multiprocessing.start_processes(
+        _with_environment, arguments, **(options | {"start_method": "forkserver"})
+    )
+
+
 @contextlib.contextmanager
 def workers_by_fork() -> Iterator[None]:
     """Within the block workers are forks of a server that has imported the package: a start takes no seconds.
 
-    For tests of what workers compute. They have the server's environment and standard streams, and it is their parent.
+    For tests of what workers compute. They have the server's standard streams, and it is their parent.
     """
     import torch.multiprocessing
 
@@ -52,17 +74,18 @@ def workers_by_fork() -> Iterator[None]:
         return
     from multiprocessing import forkserver
 
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["gears.jobs._job", "gears.gears", "torch_geometric", "anndata", "sklearn"])
     start = torch.multiprocessing.start_processes
 
-    def start_by_fork(function: Any, args: Any, **options: Any) -> Any:
-        forkserver.ensure_running()
+    def start_workers(function: Any, args: Any, **options: Any) -> Any:
+        if options.get("start_method") == "forkserver":  # of `start_by_fork`
+            return start(function, args, **options)
         setup, payload = args
+        forkserver.ensure_running()
         setup = dataclasses.replace(setup, parent=forkserver._forkserver._forkserver_pid)
-        return start(function, (setup, payload), **(options | {"start_method": "forkserver"}))
+        return start_by_fork(function, (setup, payload), **options)
 
-    torch.multiprocessing.start_processes = start_by_fork
+    multiprocessing.get_context("forkserver").set_forkserver_preload(FORK_SERVER_MODULES)
+    torch.multiprocessing.start_processes = start_workers
     try:
         yield
     finally:

@@ -153,7 +153,7 @@ def test_batches_alone_are_taken_out_of_the_changes(tmp_path, divided, toy_go):
     assert np.isfinite(trained(data).predict(["GX00"])["GX00"]).all()
 
 
-def test_two_workers_are_one_with_contexts_graphs_and_types(tmp_path, divided, toy_go):
+def test_two_workers_are_one_with_contexts_graphs_and_types(tmp_path, divided, toy_go, quick_workers):
     """Everything of its own at once: prior, contexts, types, masked targets, own graphs and vectors."""
     vectors = pd.DataFrame(np.random.default_rng(1).normal(size=(30, 5)), index=GENES)
     table = pd.DataFrame({"source": GENES[:-1], "target": GENES[1:], "weight": 1.0})

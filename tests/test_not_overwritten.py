@@ -15,11 +15,11 @@ from gears import GEARS, PertData
 from gears.cli.main import main
 from gears.data.splits import Split
 from gears.files._atomic import only_writer
-from gears.files._tensors import read_tensors
+from gears.files.formats import read_tensors
 from gears.model._folder import is_model
 from gears.report import write_report
 from gears.simulate import simulate_to_h5ad
-from gears.training._loggers import LOGGERS, LoggerSetup, Record, register
+from gears.training._loggers import LOGGERS, Record, RunLogger
 
 RUN = {"epochs": 2, "prior": None, "evaluate_test": False, "verbose": False}
 MINE = b"a file of the user"
@@ -167,24 +167,18 @@ class Interrupted(BaseException):
     pass
 
 
-class Interrupting:
+class Interrupting(RunLogger):
     """Ends a run in its second epoch."""
-
-    def __init__(self, setup: LoggerSetup) -> None:
-        pass
 
     def log(self, records: Sequence[Record]) -> None:
         if records[-1]["epoch"] == 2:
             raise Interrupted
 
-    def finish(self, failed: bool) -> None:
-        pass
-
 
 @pytest.fixture
 def interrupting():
     """Name of a logger that is registered for one test."""
-    register("interrupting")(Interrupting)
+    LOGGERS.add("interrupting", Interrupting)
     yield "interrupting"
     del LOGGERS["interrupting"]
 

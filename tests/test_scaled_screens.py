@@ -112,7 +112,7 @@ def test_validation_scores_the_prior_as_it_predicts(pert_data):
     model.train(epochs=0, refit=False, **QUIET)
     prior = model._need_model().prior
     validation = validation_of(pert_data, "mse", prior)
-    scores, _ = validation.of_prior()
+    scores, _ = validation.of_prior
     conditions = validation.truths[0].conditions
     predicted_UG = model.predict(list(conditions)).expression_UG
     values = condition_metrics(predicted_UG, validation.truths[0], ["mse"])

@@ -9,8 +9,8 @@ from pathlib import Path
 
 WALKS = Path(__file__).parents[1] / "tools" / "walks.py"
 MOST: dict[str, tuple[int, int | None]] = {
-    "label to loss": (84, 972),
-    "GPU ids to trained model": (87, None),  # which functions wait for workers depends on the moment
+    "label to loss": (80, 972),
+    "GPU ids to trained model": (86, None),  # which functions wait for workers depends on the moment
     "condition to figure": (19, 150),
     "train to loss": (4, 7),
 }

@@ -95,8 +95,7 @@ def deeper_analysis(
         most_variable_genes = np.argsort(mean_LG.std(axis=0))[-200:]
     variable = np.asarray(most_variable_genes, dtype=np.int64)
     analysis: Scores = {}
-    for label, truth, pred_G in _conditions(test_res):
-        true_G = truth.mean(axis=0, dtype=np.float64)
+    for label, truth, true_G, pred_G in _conditions(test_res):
         change = (pred_G - context.control_G, true_G - context.control_G)
         scores = {"frac_correct_direction_all": float((sign_distance(*change) == 0).mean())}
         scores["pearson_delta"] = _pearson(*change)
@@ -136,11 +135,10 @@ class _Context:
 def _list_analysis(adata: AnnData, test_res: Results, key: str, suffix: str, direction_lists: dict[str, str]) -> Scores:
     context = _Context(adata)
     analysis: Scores = {}
-    for label, truth, pred_G in _conditions(test_res):
+    for label, truth, true_G, pred_G in _conditions(test_res):
         genes = context.genes(key, label)
         scores: dict[str, float] = {}
         if genes is not None:
-            true_G = truth.mean(axis=0, dtype=np.float64)
             distance_G = sign_distance(pred_G - context.control_G, true_G - context.control_G)
             scores |= _directions(distance_G[genes], f"top{N_TOP}_{suffix}")
             for name, list_key in direction_lists.items():
@@ -231,12 +229,13 @@ def _share_between(pred_K: np.ndarray, low_K: np.ndarray, high_K: np.ndarray, in
     return float(((pred_K >= low_K) & (pred_K <= high_K))[included_K].mean())
 
 
-def _conditions(results: Results) -> Iterable[tuple[str, np.ndarray, np.ndarray]]:
-    """Per label: its cells' true values (n, G) and the mean prediction (G,)."""
+def _conditions(results: Results) -> Iterable[tuple[str, np.ndarray, np.ndarray, np.ndarray]]:
+    """Per label: its cells' true values (n, G), their mean and the mean prediction (G,)."""
     labels = np.asarray(results["pert_cat"])
     for label in np.unique(labels):
         cells = labels == label
-        yield str(label), np.asarray(results["truth"])[cells], _mean(results["pred"], cells)
+        truth = np.asarray(results["truth"])[cells]
+        yield str(label), truth, _mean(results["truth"], cells), _mean(results["pred"], cells)
 
 
 def _mean(values: np.ndarray, cells: np.ndarray) -> np.ndarray:

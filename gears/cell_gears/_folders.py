@@ -12,7 +12,7 @@ import torch
 from gears.files._manifest import MANIFEST
 from gears.files._paths import user_path
 from gears.files._pickles import load_tensors
-from gears.files._tensors import read_tensors
+from gears.files.formats import read_tensors
 from gears.graphs._custom import Graphs
 from gears.graphs._graph import Graph
 from gears.model._folder import WEIGHTS, ModelParts, published_state
@@ -44,18 +44,8 @@ def read_published(
 ) -> ModelParts:
     """Everything of a published model except its weights, which ``load_weights`` reads.
 
-    The published network sends co-expression messages to the first cell of a batch only. Every
-    other cell sees none, and so does this model: its co-expression graph has no edges.
-
-    Parameters
-    ----------
-    path
-        Folder with ``config.pkl`` and ``model.pt``. No code in them is run.
-    gene_names, pert_names
-        The G measured genes and the P nodes of the perturbation graph, in the model's order, which
-        the folder does not hold.
-    control_mean_G
-        Mean expression of the control cells, which predictions start from.
+    The folder has ``config.pkl`` and ``model.pt``, no code in which is run. It does not hold the names of the measured
+    genes and of the nodes of the perturbation graph, nor the mean of the control cells, from which predictions start.
     """
     folder = user_path(path)
     config = load_tensors(folder / CONFIG)
@@ -69,6 +59,7 @@ def read_published(
     genes, nodes = tuple(map(str, gene_names)), tuple(map(str, pert_names))
     plain = {str(key): value.item() if isinstance(value, np.generic) else value for key, value in config.items()}
     go = _go_graph(folder, config, nodes)
+    # the published network sends co-expression messages to the first cell of a batch only: the others see none
     coexpress = Graph(genes, np.empty((2, 0), dtype=np.int64), np.empty(0))
     return ModelParts(
         config=published_config(plain),

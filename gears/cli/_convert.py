@@ -21,7 +21,7 @@ come from the screen that it was trained on, or from a file.
 NAMES = ("gene_names", "pert_names", "control_mean")
 
 
-def make_parser() -> CommandParser:
+def convert_parser() -> CommandParser:
     """Options of ``gears convert``."""
     parser = CommandParser(
         "convert", "SOURCE OUTPUT", "Convert cell-gears data: a folder of screens, or a saved model.", EPILOG
@@ -41,7 +41,7 @@ def make_parser() -> CommandParser:
 
 
 def run_convert(arguments: list[str]) -> None:
-    options = make_parser().parse(arguments)
+    options = convert_parser().parse(arguments)
     from gears.cell_gears._folders import is_published
 
     if not user_path(options.source).is_dir():

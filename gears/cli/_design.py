@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from gears.cli._parser import CommandParser, show
+from gears.cli._parser import DEVICE, CommandParser, show
 from gears.cli._screens import add_data, add_nodes, open_screen
 from gears.core._messages import count, shorten
 from gears.files._paths import check_output
@@ -49,10 +48,8 @@ def suggest_parser() -> CommandParser:
     parser = _model_parser("suggest", "Choose the perturbations to measure next.", SUGGEST_EPILOG)
     parser.add_argument("--n", type=int, default=10, help="size of the batch")
     parser.add_argument("--aim", default="information", help="information, effect or interaction")
-    parser.add_argument(
-        "--targets",
-        help="file of conditions whose predictions are to become certain; default: the candidates (--aim information)",
-    )
+    text = "file of conditions whose predictions are to become certain; default: the candidates (--aim information)"
+    parser.add_argument("--targets", help=text)
     _add_readout(parser)
     parser.add_argument("--threshold", type=float, help="change of log expression that is a hit, for --aim effect")
     parser.add_argument("--costs", help="CSV of candidates and their costs; 1 for others")
@@ -166,16 +163,14 @@ def _model_parser(name: str, description: str, epilog: str, *, measured: bool = 
         parser.add_argument("--measured", help="file of conditions measured since the model was trained, one a line")
     parser.add_argument("--output", help="write all rows to this CSV file")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT")
-    text = "cpu, cuda, cuda:1, ...; default: the first GPU, or the CPU where there is none"
-    parser.add_argument("--device", help=text)
+    parser.add_argument("--device", help=DEVICE)
     return parser
 
 
 def _add_readout(parser: CommandParser) -> None:
     parser.add_argument("--readout", help="measured gene that is to move; default: the effect size of all genes")
-    parser.add_argument(
-        "--signature", help="CSV of genes and weights, instead of --readout: its weighted mean is to move"
-    )
+    text = "CSV of genes and weights, instead of --readout: its weighted mean is to move"
+    parser.add_argument("--signature", help=text)
 
 
 def check_output_of(options: Any) -> None:
@@ -248,8 +243,4 @@ def _show(options: Any, table: pd.DataFrame) -> None:
         text += f"\n... of {len(table)} rows (--output FILE.csv writes all)"
     if excluded:
         text += f"\n\n{count(len(excluded), 'candidate')} excluded (--json lists all): {excluded_by_reason(excluded)}"
-    rows = [
-        {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()}
-        for row in table.to_dict("records")
-    ]
-    show(options, {"rows": rows, "excluded": excluded}, text)
+    show(options, {"rows": table.to_dict("records"), "excluded": excluded}, text)

@@ -5,16 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gears.cli._parser import CommandParser, show
-from gears.cli._screens import (
-    add_data,
-    add_nodes,
-    add_scores,
-    check_scores,
-    gpu_ids_of,
-    open_screen,
-    score_options,
-)  # fmt: skip
+from gears.cli import _screens as screens
+from gears.cli._parser import DEVICE, CommandParser, show
 from gears.core._messages import count
 from gears.core._numbers import whole_number
 from gears.files._paths import existing_file
@@ -42,19 +34,15 @@ REPORT_EPILOG = """examples:
 
 
 def evaluate_parser() -> CommandParser:
-    parser = CommandParser(
-        "evaluate",
-        "MODEL DATA",
-        "Score a trained model and the baselines on one part of its split, by default the test part.",
-        EVALUATE_EPILOG,
-    )
+    description = "Score a trained model and the baselines on one part of its split, by default the test part."
+    parser = CommandParser("evaluate", "MODEL DATA", description, EVALUATE_EPILOG)
     parser.add_argument("model", metavar="MODEL", help="folder of the model")
-    add_data(parser)
-    add_nodes(parser)
+    screens.add_data(parser)
+    screens.add_nodes(parser)
     text = "part of the split: test, val or train; default: test, or all conditions in folds where test has few"
     parser.add_argument("--part", help=text)
-    add_scores(parser)
-    parser.add_argument("--device", help="cpu, cuda, ...; default: the first GPU, or the CPU where there is none")
+    screens.add_scores(parser)
+    parser.add_argument("--device", help=DEVICE)
     return parser
 
 
@@ -67,14 +55,18 @@ def run_evaluate(arguments: list[str]) -> None:
     from gears.evaluation.verdict import verdict
     from gears.files._paths import need_file
     from gears.jobs.estimators import load_with_screen
+    from gears.model._folder import is_model
 
-    check_scores(options)
+    screens.check_scores(options)
     if options.part not in (None, *PARTS):
         raise ValueError(unknown_name("part of the split", options.part, PARTS))
+    if is_model(options.data) and not is_model(options.model):
+        msg = f"MODEL and DATA are in the wrong order: gears evaluate {options.data} {options.model}"
+        raise ValueError(msg)
     need_file(options.model, "MODEL")
-    pert_data = open_screen(options)
+    pert_data = screens.open_screen(options)
     model = load_with_screen(options.model, pert_data, device=options.device)
-    table = model.evaluate(options.part, report=options.report, **score_options(options))
+    table = model.evaluate(options.part, report=options.report, **screens.score_options(options))
     if table is None:
         msg = f"part {options.part or 'test'!r} of the model's split has no perturbed condition to evaluate"
         raise ValueError(msg)
@@ -99,27 +91,24 @@ def _rendered(table: pd.DataFrame, options: Any, method: str | None = None) -> s
 def compare_parser() -> CommandParser:
     from gears.data.splits._registry import SPLITS
 
-    parser = CommandParser(
-        "compare", "DATA", "Fit methods to one or more splits of a screen and score them side by side.", COMPARE_EPILOG
-    )
-    add_data(parser)
-    add_nodes(parser)
+    description = "Fit methods to one or more splits of a screen and score them side by side."
+    parser = CommandParser("compare", "DATA", description, COMPARE_EPILOG)
+    screens.add_data(parser)
+    screens.add_nodes(parser)
     parser.add_argument("--split", default="simulation", help=f"type of split: {', '.join(SPLITS)}")
     parser.add_argument("--split-seeds", nargs="+", type=int, default=[1], help="seeds of the splits")
     parser.add_argument("--folds", type=int, help="cross-validation with this many folds instead of --split")
     parser.add_argument("--repeats", type=int, default=1, help="repeats of the cross-validation")
-    parser.add_argument(
-        "--gears", nargs="+", type=str, default=[], help="train GEARS with these objectives: moments, cells"
-    )
+    text = "train GEARS with these objectives: moments, cells"
+    parser.add_argument("--gears", nargs="+", type=str, default=[], help=text)
     parser.add_argument("--seeds", nargs="+", type=int, default=[], help="seeds of GEARS's initial weights")
     parser.add_argument("--epochs", type=int | None, help="epochs of GEARS; default: by objective")
     parser.add_argument("--hidden-size", type=int, default=64, help="hidden size of GEARS")
     parser.add_argument("--device", help="device of GEARS: cpu, cuda, ...")
-    parser.add_argument(
-        "--gpu-ids", nargs="+", type=int | str, help="splits side by side on these GPUs: 0 2, or free:2"
-    )
+    text = "splits side by side on these GPUs: 0 2, or free:2"
+    parser.add_argument("--gpu-ids", nargs="+", type=int | str, help=text)
     parser.add_argument("--n-at-once", type=int | None, help="splits at the same time, such as 2 with --device cpu")
-    add_scores(parser)
+    screens.add_scores(parser)
     return parser
 
 
@@ -135,10 +124,10 @@ def run_compare(arguments: list[str]) -> None:
     for objective in options.gears:
         if objective not in ("moments", "cells"):
             raise ValueError(unknown_name("objective", objective, ["moments", "cells"]))
-    check_scores(options)
-    gpu_ids = gpu_ids_of(options)
+    screens.check_scores(options)
+    gpu_ids = screens.gpu_ids_of(options)
     _ = SPLITS[options.split]  # raises for an unknown one
-    pert_data = open_screen(options)
+    pert_data = screens.open_screen(options)
     models = {f"gears_{objective}": partial(_gears, pert_data, objective, options) for objective in options.gears}
     result = compare(
         models,
@@ -149,7 +138,7 @@ def run_compare(arguments: list[str]) -> None:
         gpu_ids=gpu_ids,
         n_at_once=options.n_at_once,
         device=options.device,
-        **score_options(options),
+        **screens.score_options(options),
     )
     if options.report:
         from gears.report.of_model import write_report
@@ -184,12 +173,10 @@ def _splits(pert_data: Any, options: Any) -> list[Any]:
 
 
 def report_parser() -> CommandParser:
-    parser = CommandParser(
-        "report", "TABLE.csv FOLDER", "Write the HTML page, CSV, JSON and figures of a tidy table.", REPORT_EPILOG
-    )
-    parser.add_argument(
-        "table", metavar="TABLE.csv", help="evaluation.csv of a report, or a table with the same columns"
-    )
+    description = "Write the HTML page, CSV, JSON and figures of a tidy table."
+    parser = CommandParser("report", "TABLE.csv FOLDER", description, REPORT_EPILOG)
+    text = "evaluation.csv of a report, or a table with the same columns"
+    parser.add_argument("table", metavar="TABLE.csv", help=text)
     parser.add_argument("folder", metavar="FOLDER", help="folder for the page")
     parser.add_argument("--title", default="Evaluation", help="title of the page")
     parser.add_argument("--models", nargs="+", type=str, help="methods to evaluate; default: the table's first")

@@ -25,6 +25,8 @@ from gears.files._untrusted import check_config_files
 
 COMMON = ("help", "help_all", "config", "json", "quiet")
 """Options of every command in the short help."""
+DEVICE = "cpu, cuda, cuda:1, ...; default: the first GPU, or the CPU where there is none"
+"""Help of --device where a model predicts."""
 HIDDEN = ("quiet", "traceback", "json", "config", "overwrite", "help_all")
 """Options that belong to one call: no file of options holds them."""
 _LISTS = frozenset({list, tuple, Sequence})
@@ -50,8 +52,8 @@ class Problems(argparse.ArgumentError):
     """What is wrong with the words of a command: one sentence, or a list with one problem a line."""
 
     def __init__(self, problems: Sequence[str]) -> None:
-        one, several = problems[0], "\n  - ".join([f"{len(problems)} problems:", *problems])
-        super().__init__(None, one if len(problems) == 1 else several)
+        listed = "\n  - ".join([f"{len(problems)} problems:", *problems])
+        super().__init__(None, problems[0] if len(problems) == 1 else listed)
 
 
 class CommandParser(ArgumentParser):
@@ -116,7 +118,7 @@ class CommandParser(ArgumentParser):
     def _problems(self, message: str) -> list[str]:
         """What is wrong, a sentence each, from a message of argparse or jsonargparse."""
         if match := re.match(r"the following arguments are required: (.*)", message):
-            named = {one.dest: _option(one.dest) if one.option_strings else one.metavar for one in self._actions}
+            named = {each.dest: _option(each.dest) if each.option_strings else each.metavar for each in self._actions}
             return [f"{named.get(name, name)} is missing; usage: {self.usage}" for name in match[1].split(", ")]
         if match := re.match(r"unrecognized arguments: (.*)", message):
             words = match[1].split()
@@ -139,8 +141,8 @@ class CommandParser(ArgumentParser):
         return [re.sub(r'^Parser key "(\w+)"', lambda match: _option(match[1]), message)]
 
     def _unknown(self, option: str) -> str:
-        known = [one for action in self._actions for one in action.option_strings if not one.endswith("+")]
-        near = nearest(option.strip("-"), [one.strip("-") for one in known], 1, least=0.7)
+        names = [name.strip("-") for action in self._actions for name in action.option_strings if name[-1] != "+"]
+        near = nearest(option.strip("-"), names, 1, least=0.7)
         hint = f"did you mean --{near[0]}?" if near else f"`{self.prog} --help-all` lists the options"
         return f"unknown option {option}; {hint}"
 
@@ -149,16 +151,17 @@ class CommandParser(ArgumentParser):
         check = self._checks.get(name)
         if check is not None and check.names and isinstance(value, str):
             return unknown_name(_option(name), value, self.choices(name))
-        kinds = [_TYPES[kind] for kind in dict.fromkeys(re.findall(r"<class '(\w+)'>", expected)) if kind in _TYPES]
-        return f"{_option(name)} must be {self._expectation(_option(name), kinds)}, got {value!r}"
+        types = dict.fromkeys(re.findall(r"<class '(\w+)'>", expected))
+        described = [_TYPES[type_name] for type_name in types if type_name in _TYPES]
+        return f"{_option(name)} must be {self._expectation(_option(name), described)}, got {value!r}"
 
-    def _expectation(self, option: str, kinds: Sequence[str] = ()) -> str:
+    def _expectation(self, option: str, types: Sequence[str] = ()) -> str:
         """What the value of an option is, in words."""
         check = self._checks.get(option.strip("-").replace("-", "_"))
         words = "" if check is None or check.expected == "a value" else check.expected
         if check is not None and ", or " in words and check.valid(None):
             words = words.rpartition(", or ")[0]
-        return words or " or ".join(kinds) or "described by --help-all"
+        return words or " or ".join(types) or "described by --help-all"
 
     def parse(self, arguments: Sequence[str]) -> Namespace:
         """Parse, check every value, and set up progress on stderr."""
@@ -311,15 +314,15 @@ def add_switch(place: Any, option: str, text: str, *, default: bool | None = Tru
     place.add_argument(option, action=ActionYesNo(yes_prefix="", no_prefix="no-"), default=default, help=text)
 
 
-def values_of(options: Namespace, kind: type[Options]) -> dict[str, Any]:
+def values_of(options: Namespace, source: type[Options]) -> dict[str, Any]:
     """The options of a class that are on a command line, by name."""
-    return {name: options[command] for name, command in kind.commands().items() if command in options}
+    return {name: options[command] for name, command in source.commands().items() if command in options}
 
 
-def changed_of(options: Namespace, kind: type[Options]) -> dict[str, Any]:
+def changed_of(options: Namespace, source: type[Options]) -> dict[str, Any]:
     """The options of a class that differ from their defaults on a command line."""
-    defaults = kind().to_dict()
-    return {name: value for name, value in values_of(options, kind).items() if value != defaults[name]}
+    defaults = source().to_dict()
+    return {name: value for name, value in values_of(options, source).items() if value != defaults[name]}
 
 
 def show(options: Namespace, value: Any, text: str) -> None:
@@ -389,9 +392,9 @@ def option_names() -> set[str]:
     """Every name that is an option of the running command, or of an options class."""
     from gears.data.checks._options import ProcessingOptions
 
-    pending: list[type[Options]] = [ProcessingOptions, Options]
+    classes: list[type[Options]] = [ProcessingOptions, Options]
     names = set(CommandParser.names)
-    for kind in pending:
-        pending += kind.__subclasses__()
-        names |= set(kind.commands().values()) if dataclasses.is_dataclass(kind) else set()
+    for source in classes:
+        classes += source.__subclasses__()  # the loop goes on through them
+        names |= set(source.commands().values()) if dataclasses.is_dataclass(source) else set()
     return names

@@ -1,16 +1,19 @@
-"""`gears predict`: predict expression after perturbations with a saved model."""
+"""`gears predict`: expression after perturbations, by a saved model; `gears genes`: what such a model can perturb."""
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gears.cli._parser import CommandParser, add_switch, show
+from gears.cli._parser import DEVICE, CommandParser, add_switch, show
 from gears.core._messages import count, unknown_name
 from gears.files._paths import check_output, user_path
 from gears.files._untrusted import listed_names
 
 if TYPE_CHECKING:
+    from anndata import AnnData
+
     from gears.gears import GEARS
 
 EPILOG = """examples:
@@ -20,6 +23,7 @@ EPILOG = """examples:
   gears predict models/run1 --file perturbations.txt --output predictions.h5ad
   gears predict models/run1 --all-pairs --output pairs.h5ad             (of all genes perturbed in training)
   gears predict models/run1 KLF1 AHR CEBPA --all-pairs --output pairs.zarr
+  gears predict models/run1 KLF1 --controls new_line.h5ad  (control cells of a line that no training saw)
 
 FILE holds one perturbation a line, such as AHR+KLF1. h5ad and zarr files are written chunk by chunk: expression in X,
 layers delta, sd (of the mean change, where the model has a prior) and cell_sd (spread of cells, with uncertainty);
@@ -29,33 +33,31 @@ SUFFIXES = (".csv", ".h5ad", ".zarr")
 VALUES = ("expression", "delta", "sd", "sd_change", "cell_sd")
 
 
-def make_parser() -> CommandParser:
+def predict_parser() -> CommandParser:
     """Options of ``gears predict``."""
-    parser = CommandParser(
-        "predict", "MODEL [GENES ...]", "Predict with a trained model; no training data is needed.", EPILOG
-    )
+    description = "Predict with a trained model; no training data is needed."
+    parser = CommandParser("predict", "MODEL [GENES ...]", description, EPILOG)
     parser.add_argument("model", metavar="MODEL", help="folder of the model")
     text = "perturbations: a gene (KLF1) or genes joined by + (AHR+KLF1)"
     parser.add_argument("genes", metavar="GENES", nargs="*", default=[], help=text)
     parser.add_argument("--file", help="file with one perturbation a line, beside or instead of GENES")
-    parser.add_argument(
-        "--all-pairs", action="store_true", help="every pair of GENES, or of the genes perturbed in training"
-    )
+    text = "every pair of GENES, or of the genes perturbed in training"
+    parser.add_argument("--all-pairs", action="store_true", help=text)
+    text = "h5ad file with control cells of a line that no training saw: predict for it"
+    parser.add_argument("--controls", metavar="FILE", help=text)
     parser.add_argument("--output", help=f"write all genes to this file ({', '.join(SUFFIXES)}) instead of printing")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT")
     parser.add_argument("--values", default="expression", help=f"what a CSV holds: {', '.join(VALUES)}")
     parser.add_argument("--top", type=int, default=20, help="genes to print per perturbation")
     text = "set negative predictions to zero; by default where the training screen has no negative values"
     add_switch(parser, "--clip", text, default=None)
-    parser.add_argument(
-        "--device", help="cpu, cuda, cuda:1, ...; default: the first GPU, or the CPU where there is none"
-    )
+    parser.add_argument("--device", help=DEVICE)
     return parser
 
 
 def run_predict(arguments: list[str]) -> None:
     """Load the model, predict, and print or write."""
-    options = make_parser().parse(arguments)
+    options = predict_parser().parse(arguments)
     output = _checked_output(options)
     if options["values"] not in (*VALUES, "logvar"):  # the earlier name of cell_sd, which is reported
         raise ValueError(unknown_name("--values", options["values"], VALUES))
@@ -63,16 +65,18 @@ def run_predict(arguments: list[str]) -> None:
         msg = f"--top is {options.top}; expected a whole number of at least 1"
         raise ValueError(msg)
     perturbations = _perturbations(options)
+    from gears.data.reading._open import open_screen
     from gears.gears import GEARS
 
     model = GEARS.from_pretrained(options.model, device=options.device)
+    controls = None if options.controls is None else open_screen(options.controls)
     if output is not None:
-        n_conditions = _write(model, perturbations, output, options)
+        n_conditions = _write(model, perturbations, output, options, controls)
         value = {"output": str(output), "n_conditions": n_conditions, "n_genes": model.num_genes}
         text = f"{output}: {count(n_conditions, 'condition')} x {count(model.num_genes, 'gene')}"
         show(options, value, text)
         return
-    predictions = model.predict(perturbations, clip=options.clip)
+    predictions = model.predict(perturbations, clip=options.clip, controls=controls)
     top = predictions.top(options.top)
     lines = [predictions.header]
     for condition, rows in top.groupby("condition", sort=False):
@@ -107,11 +111,11 @@ def _checked_output(options: Any) -> Path | None:
     return None if path is None else check_output(path, options.overwrite)
 
 
-def _write(model: GEARS, perturbations: list[str], path: Path, options: Any) -> int:
+def _write(model: GEARS, perturbations: list[str], path: Path, options: Any, controls: AnnData | None) -> int:
     """Write the predictions; returns the number of conditions."""
     if options.all_pairs:
         pairs = model.pairs(perturbations or None)
-        model.predict_to_file(pairs, path, clip=options.clip, overwrite=options.overwrite)
+        model.predict_to_file(pairs, path, clip=options.clip, overwrite=options.overwrite, controls=controls)
         return len(pairs)
     from gears.prediction.predictions import requested_conditions
 
@@ -119,11 +123,69 @@ def _write(model: GEARS, perturbations: list[str], path: Path, options: Any) -> 
     if path.suffix == ".csv":
         from gears.files.formats import write_text
 
-        predictions = model.predict(conditions, clip=options.clip)
+        predictions = model.predict(conditions, clip=options.clip, controls=controls)
         frame = predictions.to_frame(options["values"])
         if frame.attrs["uninformed"]:
             frame["informed_by"] = predictions.informed_by
         write_text(path, frame.to_csv())
     else:
-        model.predict_to_file(conditions, path, clip=options.clip, overwrite=options.overwrite)
+        model.predict_to_file(conditions, path, clip=options.clip, overwrite=options.overwrite, controls=controls)
     return len(conditions)
+
+
+GENES_EPILOG = """examples:
+  gears genes models/run1                    (how many, and those perturbed in training)
+  gears genes models/run1 KLF1 TP53          (these genes)
+  gears genes models/run1 --all > genes.tsv  (every gene, one a line)
+
+Predictions of a gene are based on the best of: training (it was perturbed there), expression (it is measured),
+similarity (similar genes, or neighbours in the perturbation graph), nothing (an average perturbation).
+"""
+
+
+def genes_parser() -> CommandParser:
+    """Options of ``gears genes``."""
+    parser = CommandParser("genes", "MODEL [GENES ...]", "List the genes that a model can perturb.", GENES_EPILOG)
+    parser.add_argument("model", metavar="MODEL", help="folder of the model")
+    parser.add_argument("genes", metavar="GENES", nargs="*", default=[], help="list these genes alone")
+    parser.add_argument("--all", action="store_true", help="list every gene, not only how many there are")
+    return parser
+
+
+def run_genes(arguments: list[str]) -> None:
+    options = genes_parser().parse(arguments)
+    from gears.conditions import Condition
+    from gears.model._folder import load_parts
+    from gears.prediction._information import SOURCES, source_of_genes
+    from gears.prediction.predictions import nodes_of
+
+    parts = load_parts(options.model)
+    nodes_of([Condition((name,)) for name in options.genes], parts.pert_names)  # raises for unknown ones
+    source_of, measured = source_of_genes(parts), set(parts.gene_names)
+    rows = [
+        {"gene": name, "measured": name in measured, "informed_by": source_of.get(name, "unknown")}
+        for name in options.genes or parts.pert_names
+    ]
+    rows.sort(key=lambda row: SOURCES.index(str(row["informed_by"])) if source_of else 0)
+    value = {"n_perturbable": len(parts.pert_names), "n_measured": len(measured), "genes": rows}
+    show(options, value, _table(rows) if options.genes or options.all else _summary(rows, len(measured)))
+
+
+def _table(rows: list[dict[str, Any]]) -> str:
+    lines = ["gene\tmeasured\tinformed_by"]
+    lines += [f"{row['gene']}\t{'yes' if row['measured'] else 'no'}\t{row['informed_by']}" for row in rows]
+    return "\n".join(lines)
+
+
+def _summary(rows: list[dict[str, Any]], n_measured: int) -> str:
+    """Numbers of genes by source, and the names of those perturbed in training."""
+    by_source: dict[str, list[str]] = {}
+    for row in rows:
+        by_source.setdefault(row["informed_by"], []).append(row["gene"])
+    lines = [
+        f"{count(len(rows), 'gene')} can be perturbed, alone or joined by +; {n_measured} are measured",
+        *(f"  {source:<12}{len(names)}" for source, names in by_source.items()),
+    ]
+    if "training" in by_source:
+        lines += textwrap.wrap(f"perturbed in training: {', '.join(by_source['training'])}", 100)
+    return "\n".join([*lines, "`--all` lists every gene, `--help` explains the words."])

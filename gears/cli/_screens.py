@@ -1,4 +1,4 @@
-"""`gears inspect` and `gears prepare`, and the options for screens that several commands share."""
+"""`gears simulate`, `gears inspect` and `gears prepare`, and the options that several commands share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gears.cli._parser import CommandParser, as_options, changed_of, show, values_of
 from gears.core._findings import Finding
 from gears.core._messages import count, shorten
-from gears.files._paths import named, user_path
+from gears.files._paths import check_output, named, user_path
 
 if TYPE_CHECKING:
     from gears.data.checks._report import ScreenReport
@@ -121,14 +121,11 @@ def locate(options: Any) -> tuple[Path, Path]:
     from gears.data.screen.prepare import find_screen, locate_screen
 
     folder = user_path(options.work_dir if options.dataset is None else options.data)
-    if options.dataset is None:
-        found = locate_screen(options.data, folder)
-    elif folder.is_dir():
-        found = find_screen(folder, options.dataset)
-    else:
+    if options.dataset is not None and not folder.is_dir():
         msg = f"--dataset names a screen in a folder, but DATA {options.data} is no folder"
         raise NotADirectoryError(msg)
-    return (named(found), named(found).parent) if is_prepared(found) else (found, folder)
+    screen = locate_screen(options.data, folder) if options.dataset is None else find_screen(folder, options.dataset)
+    return (named(screen), named(screen).parent) if is_prepared(screen) else (screen, folder)
 
 
 def open_screen(options: Any) -> PertData:
@@ -245,14 +242,51 @@ def run_prepare(arguments: list[str]) -> None:
     from gears.pertdata import PertData, PertDataOptions
 
     file = locate_screen(options.file, user_path(options.work_dir))
-    load_options = changed_of(options, LoadOptions)
-    if options.guides is not None:
-        load_options["guides"] = options.guides
-    if options.workers != 1:
-        load_options["workers"] = options.workers
-    if options.dask is not None:
-        load_options["dask"] = options.dask
+    reading = {name: options[name] for name in ("guides", "workers", "dask") if options[name] not in (None, 1)}
     data = PertData(options.work_dir, **values_of(options, PertDataOptions))
-    data.load(data_path=file, **load_options)
+    data.load(data_path=file, **reading, **changed_of(options, LoadOptions))
     report, folder = data.summary(), str(Path(str(data.dataset_path)))
     show(options, {"folder": folder, **report.to_dict()}, f"{report}\n\nprepared: {folder}")
+
+
+SIMULATE_EPILOG = """examples:
+  gears simulate screen.h5ad
+  gears simulate screen.h5ad --n-genes 300 --n-singles 30 --n-pairs 20 --seed 7 --truth truth.npz
+"""
+
+
+def simulate_parser() -> CommandParser:
+    """Options of ``gears simulate``."""
+    from gears.simulate._options import SimulationOptions
+
+    parser = CommandParser(
+        "simulate", "OUTPUT.h5ad", "Write a simulated screen with real gene symbols.", SIMULATE_EPILOG
+    )
+    parser.add_argument("output", metavar="OUTPUT.h5ad", help="file to write")
+    parser.add_argument("--truth", help="npz file for the simulation's parameters (gears.simulate.SimulatedTruth)")
+    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
+    parser.add_options("the screen", SimulationOptions)
+    return parser
+
+
+def run_simulate(arguments: list[str]) -> None:
+    """Simulate, write, and print a summary."""
+    options = simulate_parser().parse(arguments)
+    output = user_path(options.output)
+    if output.suffix != ".h5ad":
+        msg = f"the output is an h5ad file; found {options.output!r}: give a name that ends in .h5ad"
+        raise ValueError(msg)
+    for path in (output, options.truth):
+        if path is not None:
+            check_output(path, options.overwrite)
+    from gears.simulate._options import SimulationOptions
+    from gears.simulate._screen import simulate_to_h5ad
+
+    simulation_options = SimulationOptions(**values_of(options, SimulationOptions))
+    truth = simulate_to_h5ad(output, simulation_options, overwrite=options.overwrite)
+    if options.truth is not None:
+        truth.save(options.truth, overwrite=options.overwrite)
+    n_conditions = len(truth.conditions) - 1
+    value = {"output": str(output), "n_genes": len(truth.genes), "n_conditions": n_conditions}
+    text = f"{output}: {len(truth.genes)} genes, {n_conditions} perturbed conditions and the control"
+    show(options, value | {"truth": options.truth}, text)

@@ -1,4 +1,4 @@
-"""`gears train`: prepare a screen, train with one process per device, save the model."""
+"""`gears train`: prepare a screen, train with one process per device, save the model; `gears doctor`: what it takes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gears.cli._parser import CommandParser, changed_of, show, values_of
-from gears.cli._screens import add_data, add_guide_tables, add_nodes, gpu_ids_of, locate
+from gears.cli._screens import add_data, add_guide_tables, add_nodes, gpu_ids_of, locate, open_screen
 from gears.files._paths import need_file, user_path
 from gears.files.formats import write_text
 
@@ -33,7 +33,7 @@ FIRST = (
 SAVE_PATH = "folder of the model, written whenever an epoch is the best so far"
 
 
-def make_parser() -> CommandParser:
+def train_parser() -> CommandParser:
     """Options of ``gears train``: those of the public functions, under their names."""
     from gears.data._loaders import LoaderOptions
     from gears.data.screen.prepare import LoadOptions
@@ -48,9 +48,8 @@ def make_parser() -> CommandParser:
     add_guide_tables(parser)
     _add_devices(parser)
     parser.add_options("training", TrainOptions, texts={"save_path": SAVE_PATH})
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace the model in --save-path when the new one is complete"
-    )
+    text = "replace the model in --save-path when the new one is complete"
+    parser.add_argument("--overwrite", action="store_true", help=text)
     parser.add_options("loaders of cells", LoaderOptions)
     texts = {"split": f"type of split: {', '.join(SPLITS)}", "seed": "seed of the draw, and of the initial weights"}
     parser.add_options("the split", SplitOptions, texts=texts)
@@ -63,7 +62,7 @@ def make_parser() -> CommandParser:
 
 def run_train(arguments: list[str]) -> None:
     """Train, and print the model's folder and its test scores."""
-    parser = make_parser()
+    parser = train_parser()
     options = parser.parse(arguments)
     if options.save_path is None:
         msg = "the model's folder is missing; give --save-path, or save_path in the file of --config"
@@ -72,6 +71,7 @@ def run_train(arguments: list[str]) -> None:
     from gears.data._loaders import LoaderOptions
     from gears.data.screen.prepare import LoadOptions
     from gears.data.splits._registry import SplitOptions
+    from gears.model._folder import is_model
     from gears.model.config import ModelOptions
     from gears.pertdata import PertDataOptions
     from gears.training.options import TrainOptions
@@ -79,42 +79,34 @@ def run_train(arguments: list[str]) -> None:
     # of the screen only what differs from its default: a prepared screen has its own options
     nodes, processing = changed_of(options, PertDataOptions), changed_of(options, LoadOptions)
     split = values_of(options, SplitOptions)
-    args = {
-        **values_of(options, TrainOptions),
-        **values_of(options, LoaderOptions),
-        "verbose": not options.quiet,
-        "model_config": changed_of(options, ModelOptions),
-    }
-    _check_replaced(options)
-    _check(options, split, args, nodes | processing, gpu_ids)
+    args = {**values_of(options, TrainOptions), **values_of(options, LoaderOptions), "verbose": not options.quiet}
+    args["model_config"] = changed_of(options, ModelOptions)
+    if is_model(user_path(options.save_path)) and not (options.resume or options.overwrite):
+        msg = (
+            f"{options.save_path} holds a model already: give another --save-path, --overwrite to replace it, or "
+            "--resume to continue its run"
+        )
+        raise FileExistsError(msg)
+    _check(options, split, args, nodes | processing)
     from gears.jobs._job import first_on_rank_0, train_multi_gpu
 
     with first_on_rank_0():
         folder, dataset = _prepared(options, nodes, processing)
 
     with _config_beside_the_model(parser.resolved(options), user_path(options.save_path)):
-        devices = {name: options[name] for name in ("n_gpus", "device", "timeout")}
-        result = train_multi_gpu(
-            folder, dataset, split, args, gpu_ids=gpu_ids, data_config=nodes | processing, **devices
-        )
+        where = {"gpu_ids": gpu_ids, **{name: options[name] for name in ("n_gpus", "device", "timeout")}}
+        result = train_multi_gpu(folder, dataset, split, args, data_config=nodes | processing, **where)
     from gears.evaluation.metrics._registry import DECISIVE
 
     if result.rank != 0:  # rank 0 of torchrun's workers prints
         return
-    value = {
-        "save_path": result.save_path,
-        "best_epoch": result.best_epoch,
-        "devices": list(result.devices),
-        "test_metrics": result.test_metrics,
-        "history": result.history,
-    }
-    used = f"best epoch  {result.best_epoch}"
-    if result.network_weight == 0:
-        used = "predictions the prior"
-    lines = [f"model       {result.save_path}", used]
-    decisive = [name for name in DECISIVE if name in result.test_metrics] or list(result.test_metrics)
-    lines += [f"test {name:<24}{result.test_metrics[name]:.4f}" for name in decisive]
-    show(options, value, "\n".join(lines))
+    metrics = result.test_metrics
+    value: dict[str, Any] = {"save_path": result.save_path, "best_epoch": result.best_epoch}
+    value |= {"devices": list(result.devices), "test_metrics": metrics, "history": result.history}
+    used = "predictions the prior" if result.network_weight == 0 else f"best epoch  {result.best_epoch}"
+    decisive = [name for name in DECISIVE if name in metrics] or list(metrics)
+    scores = [f"test {name:<24}{metrics[name]:.4f}" for name in decisive]
+    show(options, value, "\n".join([f"model       {result.save_path}", used, *scores]))
 
 
 @contextlib.contextmanager
@@ -144,13 +136,7 @@ def _add_devices(parser: CommandParser) -> None:
     group.add_argument("--timeout", type=float | None, help=text)
 
 
-def _check(
-    options: Any,
-    split: dict[str, Any],
-    args: dict[str, Any],
-    data_config: dict[str, Any],
-    gpu_ids: list[int] | str | None,
-) -> None:
+def _check(options: Any, split: dict[str, Any], args: dict[str, Any], data_config: dict[str, Any]) -> None:
     """Raise for invalid options before a file is read: preparing a large screen takes minutes."""
     from gears.distributed._group import check_timeout
     from gears.distributed._log import quiet
@@ -162,19 +148,7 @@ def _check(
     TrainingJob.check(".", "screen", split, args, data_config)
     check_timeout(options.timeout)
     with quiet():  # training gives the same warnings
-        check_devices(options.n_gpus, gpu_ids, options.device)
-
-
-def _check_replaced(options: Any) -> None:
-    """Raise where a model would be replaced that nobody said to replace."""
-    from gears.model._folder import is_model
-
-    if is_model(user_path(options.save_path)) and not (options.resume or options.overwrite):
-        msg = (
-            f"{options.save_path} holds a model already: give another --save-path, --overwrite to replace it, or "
-            "--resume to continue its run"
-        )
-        raise FileExistsError(msg)
+        check_devices(options.n_gpus, gpu_ids_of(options), options.device)
 
 
 def _prepared(options: Any, nodes: dict[str, Any], processing: dict[str, Any]) -> tuple[Path, str]:
@@ -191,3 +165,38 @@ def _prepared(options: Any, nodes: dict[str, Any], processing: dict[str, Any]) -
         for name in ("ctrl_label", "guide_targets"):
             processing.pop(name, None)
     return folder, str(pert_data.dataset_name)
+
+
+DOCTOR_EPILOG = """examples:
+  gears doctor
+  gears doctor --json > machine.json
+  gears doctor screen.h5ad               (and what each way to train costs on this screen)
+
+With DATA it prepares the screen, as `gears train` does, and trains for a moment on one device.
+Exit codes: 0 ready to train, 1 not ready (the lines that begin with "error").
+"""
+
+
+def doctor_parser() -> CommandParser:
+    """Options of ``gears doctor``."""
+    description = "Check this machine without changing it; with DATA, estimate what training on it costs."
+    parser = CommandParser("doctor", "[DATA]", description, DOCTOR_EPILOG, first=("dataset", "work_dir"))
+    add_data(parser, optional=True)
+    add_nodes(parser)
+    return parser
+
+
+def run_doctor(arguments: list[str]) -> int:
+    """Print the diagnosis, and the costs on a screen; returns 1 where training cannot work."""
+    options = doctor_parser().parse(arguments)
+    from gears.distributed.doctor import diagnose
+
+    diagnosis = diagnose()
+    values, text = diagnosis.to_dict(), diagnosis.render()
+    if options.data is not None and diagnosis.healthy:
+        from gears.jobs._costs import measure_costs
+
+        costs = measure_costs(open_screen(options))
+        values, text = values | {"costs": costs.to_dict()}, f"{text}\n\n{costs.render()}"
+    show(options, values, text)
+    return 0 if diagnosis.healthy else 1

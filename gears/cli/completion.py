@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from typing import Any
 
 from gears.cli._parser import CommandParser, show
@@ -19,7 +18,7 @@ Needs the package shtab: pip install 'gears-perturb[completion]'. Run it again a
 SHELLS = ("bash", "zsh", "tcsh")
 
 
-def make_parser() -> CommandParser:
+def completion_parser() -> CommandParser:
     """Options of ``gears completion``."""
     text = "Print a script that completes commands, options, their valid names and files."
     parser = CommandParser("completion", "SHELL", text, EPILOG)
@@ -29,7 +28,7 @@ def make_parser() -> CommandParser:
 
 def run_completion(arguments: list[str]) -> None:
     """Print the script."""
-    options = make_parser().parse(arguments)
+    options = completion_parser().parse(arguments)
     if options.shell not in SHELLS:
         raise ValueError(unknown_name("shell", options.shell, SHELLS))
     try:
@@ -47,7 +46,7 @@ def command_tree(file: Any = None) -> argparse.ArgumentParser:
 
     tree = argparse.ArgumentParser(prog="gears")
     commands = tree.add_subparsers(dest="command")
-    for name, text in COMMANDS.items():
+    for name, (_, text) in COMMANDS.items():
         command = commands.add_parser(name, help=text, add_help=False)
         parser = parser_of(name)
         for action in parser._actions:
@@ -67,9 +66,7 @@ def command_tree(file: Any = None) -> argparse.ArgumentParser:
 
 def parser_of(command: str) -> CommandParser:
     """The parser of a command."""
-    from gears.cli.main import HOMES
+    from gears.cli.main import module_of
 
-    module = importlib.import_module(HOMES[command])
-    make = getattr(module, f"{command}_parser", None) or module.make_parser
-    parser: CommandParser = make()
+    parser: CommandParser = getattr(module_of(command), f"{command}_parser")()
     return parser

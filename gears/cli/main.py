@@ -11,6 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
+from types import ModuleType
 
 from gears.core._installation import __version__
 from gears.core._messages import unknown_name
@@ -18,30 +19,31 @@ from gears.core._messages import unknown_name
 BAD_INPUT, FAILURE, INTERRUPTED = 2, 1, 130
 
 COMMANDS = {  # in the order of use
-    "doctor": "check this machine: torch, CUDA, GPUs and their load, cores, versions, variables",
-    "simulate": "write a simulated screen to an h5ad file",
-    "inspect": "report on a screen: its content, what would be excluded, what to fix",
-    "prepare": "check a screen and prepare it for training",
-    "train": "train a model on a screen, with one or several GPUs or CPU processes",
-    "predict": "predict the expression after perturbing genes, with a trained model",
-    "genes": "list the genes that a trained model can perturb",
-    "suggest": "choose the perturbations to measure next",
-    "hits": "rank perturbations by the probability that a gene, a signature or everything moves",
-    "reverse": "find perturbations whose predicted change is closest to a wanted one",
-    "power": "cells per condition that an effect needs, from a screen's own variances",
-    "evaluate": "score a trained model and simple baselines, write a report",
-    "compare": "score baselines, and GEARS retrained, over several splits",
-    "report": "write the HTML page of a table from evaluate or compare",
-    "convert": "convert screens, splits and saved models of cell-gears",
-    "completion": "print a script that completes commands and options in bash, zsh or tcsh",
+    "doctor": ("_train", "check this machine: torch, CUDA, GPUs and their load, cores, versions, variables"),
+    "simulate": ("_screens", "write a simulated screen to an h5ad file"),
+    "inspect": ("_screens", "report on a screen: its content, what would be excluded, what to fix"),
+    "prepare": ("_screens", "check a screen and prepare it for training"),
+    "train": ("_train", "train a model on a screen, with one or several GPUs or CPU processes"),
+    "predict": ("_predict", "predict the expression after perturbing genes, with a trained model"),
+    "genes": ("_predict", "list the genes that a trained model can perturb"),
+    "suggest": ("_design", "choose the perturbations to measure next"),
+    "hits": ("_design", "rank perturbations by the probability that a gene, a signature or everything moves"),
+    "reverse": ("_design", "find perturbations whose predicted change is closest to a wanted one"),
+    "power": ("_design", "cells per condition that an effect needs, from a screen's own variances"),
+    "evaluate": ("_evaluate", "score a trained model and simple baselines, write a report"),
+    "compare": ("_evaluate", "score baselines, and GEARS retrained, over several splits"),
+    "report": ("_evaluate", "write the HTML page of a table from evaluate or compare"),
+    "convert": ("_convert", "convert screens, splits and saved models of cell-gears"),
+    "completion": ("completion", "print a script that completes commands and options in bash, zsh or tcsh"),
 }
+"""Module and description of each command; the module has its ``run_<command>`` and ``<command>_parser``."""
 
 HELP = f"""usage: gears [--version] [--help] COMMAND ...
 
 Predict how every gene's expression responds to perturbing one or more genes.
 
 commands:
-{chr(10).join(f"  {name:<12}{text}" for name, text in COMMANDS.items())}
+{chr(10).join(f"  {name:<12}{text}" for name, (_, text) in COMMANDS.items())}
 
 examples:
   gears simulate screen.h5ad --n-genes 300 --n-singles 30 --n-pairs 20     (to try it without data)
@@ -61,16 +63,6 @@ examples:
 FILE.yaml, --quiet and --traceback. Results go to stdout, progress to stderr.
 Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted.
 """
-
-
-HOMES = {
-    **{name: f"gears.cli._{name}" for name in COMMANDS},
-    "completion": "gears.cli.completion",
-    **dict.fromkeys(("inspect", "prepare"), "gears.cli._screens"),
-    **dict.fromkeys(("compare", "report"), "gears.cli._evaluate"),
-    **dict.fromkeys(("suggest", "hits", "reverse", "power"), "gears.cli._design"),
-}
-"""Module of each command; its function is `run_<command>`."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
     """Run a subcommand; an error becomes a message and an exit code, or a traceback with --traceback."""
     try:
-        code = getattr(importlib.import_module(HOMES[name]), f"run_{name}")(arguments)
+        code = getattr(module_of(name), f"run_{name}")(arguments)
         sys.stdout.flush()
     except KeyboardInterrupt:
         more = "; --resume continues from the last checkpoint, if one was written" if name == "train" else ""
@@ -113,6 +105,11 @@ def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
             message = as_options(message)
         return _print_error(f"gears {name}", message, code)
     return code or 0
+
+
+def module_of(command: str) -> ModuleType:
+    """The module of a command, which is imported when the command runs."""
+    return importlib.import_module(f"gears.cli.{COMMANDS[command][0]}")
 
 
 def exit_code(error: Exception) -> int:

@@ -59,8 +59,9 @@ def brief(value: object) -> str:
 
 def check_unique(names: Iterable[str], what: str) -> None:
     """Raise ValueError that lists the names that occur more than once; `what` says whose names they are."""
-    twice = [name for name, n in Counter(names).items() if n > 1]
-    if twice:
+    listed = list(names)
+    if len(set(listed)) < len(listed):
+        twice = [name for name, n in Counter(listed).items() if n > 1]
         msg = f"{what} must be unique; found more than once: {shorten(sorted(twice))}"
         raise ValueError(msg)
 

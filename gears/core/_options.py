@@ -49,13 +49,8 @@ class Check:
 
     def or_none(self, meaning: str = "None") -> Check:
         """The same, or None."""
-        expected = f"{self.expected}, or {meaning}"
-        return dataclasses.replace(
-            self,
-            expected=expected,
-            valid=lambda value: value is None or self.valid(value),
-            names=(*self.names, "None") if self.names else (),
-        )
+        names = (*self.names, "None") if self.names else ()
+        return Check(f"{self.expected}, or {meaning}", lambda value: value is None or self.valid(value), names)
 
 
 def whole(least: int = 0, most: int | None = None) -> Check:
@@ -89,9 +84,8 @@ def switch() -> Check:
 
 def one_of(names: Sequence[str]) -> Check:
     known = tuple(names)
-    return Check(
-        f"one of {', '.join(map(repr, known))}", lambda value: isinstance(value, str) and value in known, known
-    )
+    expected = f"one of {', '.join(map(repr, known))}"
+    return Check(expected, lambda value: isinstance(value, str) and value in known, known)
 
 
 def text() -> Check:
@@ -99,14 +93,11 @@ def text() -> Check:
 
 
 def list_of_names() -> Check:
-    return Check(
-        "a list of names",
-        lambda value: (
-            isinstance(value, Sequence)
-            and not isinstance(value, str)
-            and all(isinstance(name, str) and name for name in value)
-        ),
-    )
+    def valid(value: Any) -> bool:
+        is_list = isinstance(value, Sequence) and not isinstance(value, str)
+        return is_list and all(isinstance(name, str) and name for name in value)
+
+    return Check("a list of names", valid)
 
 
 def anything() -> Check:
@@ -182,6 +173,7 @@ def _remembering(options_class: Any) -> Callable[..., None]:
 def _renamed(values: dict[str, Any], former: Mapping[str, str]) -> dict[str, Any]:
     """Arguments under their names of today, with a warning where the user called the caller of this function."""
     for old in former.keys() & values.keys():
+        # the warning points at the user's line, however many functions of this package are in between
         caller, depth = sys._getframe(2), 3
         while caller.f_back is not None and caller.f_globals.get("__name__", "").startswith("gears."):
             caller, depth = caller.f_back, depth + 1
@@ -200,13 +192,13 @@ def takes(
     None in place of an option of the base class `none_is_omitted` is the same as omitting it; `last` is the last of
     those that can be given by position.
     """
-    kind: Any = options_class
+    source: Any = options_class
     optional = () if none_is_omitted is None else none_is_omitted.names()
 
     def decorate(method: Callable[[S, AnyOptions], T]) -> Callable[Concatenate[S, P], T]:
         first = next(iter(inspect.signature(method).parameters.values()))
         parameters = [first]
-        for field in sorted(dataclasses.fields(kind), key=lambda field: (field.kw_only, field.name == last)):
+        for field in sorted(dataclasses.fields(source), key=lambda field: (field.kw_only, field.name == last)):
             default, hint = field.default, str(field.type)
             if field.name in optional:
                 default, hint = None, hint if hint.endswith("| None") else f"{hint} | None"
@@ -216,13 +208,13 @@ def takes(
 
         @functools.wraps(method)
         def called(owner: S, /, *args: P.args, **values: P.kwargs) -> T:
-            kind.check_names(values)
+            source.check_names(values)
             named = {name: value for name, value in values.items() if name in signature.parameters}
             given: Any = values | signature.bind(owner, *args, **named).arguments
             del given[first.name]
             for name in [name for name in given if given[name] is None and name in optional]:
                 del given[name]
-            return method(owner, kind.from_mapping(given))
+            return method(owner, source.from_mapping(given))
 
         called.__signature__ = signature  # type: ignore[attr-defined]
         return called
@@ -230,14 +222,14 @@ def takes(
     return decorate
 
 
-def divided(entry: str, values: Mapping[str, Any], *kinds: type[Options], beside: Sequence[str] = ()) -> list[Any]:
+def divided(entry: str, values: Mapping[str, Any], *sources: type[Options], beside: Sequence[str] = ()) -> list[Any]:
     """Options of each class, from the values of one mapping; raises for a name that none of them (or `beside`) has."""
-    valid = [*dict.fromkeys(name for kind in kinds for name in kind.names()), *beside]
+    valid = [*dict.fromkeys(name for source in sources for name in source.names()), *beside]
     for name in values:
         if name not in valid:
             raise ValueError(unknown_name(f"entry of {entry}", str(name), valid))
-    named = [{name: values[name] for name in kind.names() if name in values} for kind in kinds]
-    return [kind.from_mapping(own) for kind, own in zip(kinds, named, strict=True)]
+    named = [{name: values[name] for name in source.names() if name in values} for source in sources]
+    return [source.from_mapping(of_source) for source, of_source in zip(sources, named, strict=True)]
 
 
 class Options:
@@ -247,8 +239,12 @@ class Options:
     """The noun for one of these options in messages."""
     _given: ClassVar[tuple[str, ...]] = ()
 
+    @classmethod
+    def _fields(cls) -> tuple[dataclasses.Field[Any], ...]:
+        return dataclasses.fields(cls)  # type: ignore[arg-type]
+
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+        for field in self._fields():
             value = plain_number(getattr(self, field.name))
             object.__setattr__(self, field.name, value)
             field.metadata["check"](field.name, value)
@@ -259,12 +255,12 @@ class Options:
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        return tuple(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]
+        return tuple(field.name for field in cls._fields())
 
     @classmethod
     def check_names(cls, names: Sequence[str] | Mapping[str, Any]) -> None:
         """Raise for an unknown name, with the nearest one."""
-        former = {field.metadata["formerly"] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        former = {field.metadata["formerly"] for field in cls._fields()}
         for name in names:
             if name not in cls.names() and name not in former:
                 raise ValueError(unknown_name(cls.kind, str(name), list(cls.names())))
@@ -282,38 +278,35 @@ class Options:
     @classmethod
     def commands(cls) -> dict[str, str]:
         """Names on the command line by option, without options that it lacks."""
-        named = {field.name: field.metadata["command"] for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        named = {field.name: field.metadata["command"] for field in cls._fields()}
         return {name: name if command is None else command for name, command in named.items() if command != ""}
 
     def given(self) -> dict[str, Any]:
         """Options that the caller gave, also those with the default's value."""
         return {name: getattr(self, name) for name in self._given}
 
-    def only(self, kind: type[AnyOptions]) -> AnyOptions:
+    def only(self, base: type[AnyOptions]) -> AnyOptions:
         """The options of a base class; those that were given are given there, too."""
-        return kind(**{name: value for name, value in self.given().items() if name in kind.names()})
+        return base(**{name: value for name, value in self.given().items() if name in base.names()})
 
     def changed(self) -> dict[str, Any]:
         """Options that differ from their defaults."""
-        return {
-            field.name: value
-            for field in dataclasses.fields(self)  # type: ignore[arg-type]
-            if (value := getattr(self, field.name)) is not field.default
-            and (field.default is None or value != field.default)
-        }
+        changed = {}
+        for field in self._fields():
+            value = getattr(self, field.name)
+            # a table or an array in place of None would be compared element by element
+            if value is not field.default and (field.default is None or value != field.default):
+                changed[field.name] = value
+        return changed
 
     def fixed(self) -> dict[str, Any]:
         """Options that a run keeps from its first to its last step."""
-        return {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)  # type: ignore[arg-type]
-            if field.metadata["fixed"]
-        }
+        return {field.name: getattr(self, field.name) for field in self._fields() if field.metadata["fixed"]}
 
     def without_effect(self, **run: Any) -> list[str]:
         """A sentence for each option that differs from its default and has no effect in a run with these facts."""
         sentences, facts = [], SimpleNamespace(**run)
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+        for field in self._fields():
             value, needs = getattr(self, field.name), field.metadata["needs"]
             missing = None if needs is None or value == field.default else needs.missing(self, facts)
             if missing is not None:

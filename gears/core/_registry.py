@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from gears.core._messages import unknown_name
 
 T = TypeVar("T")
 
 
-class Registry(Mapping[str, T]):
+class Registry(dict[str, T]):
     """A mapping from names to objects of one kind ("metric"); the error for an unknown name suggests the nearest one.
 
     Examples
@@ -27,37 +27,20 @@ class Registry(Mapping[str, T]):
     """
 
     def __init__(self, kind: str) -> None:
+        super().__init__()
         self.kind = kind
-        self._objects: dict[str, T] = {}
+
+    def __missing__(self, name: str) -> T:
+        raise ValueError(unknown_name(self.kind, str(name), list(self)))
 
     def add(self, name: str, value: T) -> T:
         """Add an object and return it; ValueError where the name is taken."""
-        if name in self._objects:
+        if name in self:
             msg = f"a {self.kind} named {name!r} is already registered; choose another name"
             raise ValueError(msg)
-        self._objects[name] = value
+        self[name] = value
         return value
 
     def register(self, name: str) -> Callable[[T], T]:
         """Decorator that adds an object."""
         return lambda value: self.add(name, value)
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self._objects.get(name, default)
-
-    def __getitem__(self, name: str) -> T:
-        if name not in self._objects:
-            raise ValueError(unknown_name(self.kind, str(name), list(self._objects)))
-        return self._objects[name]
-
-    def __delitem__(self, name: str) -> None:
-        del self._objects[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._objects
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._objects)
-
-    def __len__(self) -> int:
-        return len(self._objects)

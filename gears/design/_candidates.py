@@ -189,11 +189,13 @@ def read_candidates(
     node_of = {name: node for node, name in enumerate(parts.pert_names)}
     name_of_lower = {name.lower(): name for name in parts.pert_names}
     settings = Settings.of(parts)
-    known = set() if keep_measured else fitted_conditions(parts) | _known_conditions(measured, node_of, settings)
+    since = [parts.spelling.condition(entry, node_of) for entry in entries_of(measured)]
+    known = set() if keep_measured else fitted_conditions(parts) | _known_conditions(since, node_of, settings)
     unknown_source = {gene for gene, source in source_of_genes(parts).items() if source == SOURCES[-1]}
     excluded: dict[str, str] = {}
     by_size: dict[int, array[int]] = {}
-    for entry in map(Condition.of, expressed_genes(parts) if candidates is None else entries_of(candidates)):
+    for named in expressed_genes(parts) if candidates is None else entries_of(candidates):
+        entry = parts.spelling.condition(named, node_of)
         numbers = settings.meant_by(entry)
         if not numbers and not entry.is_control:
             excluded[entry.name] = "names a context or perturbation type that the model does not have"
@@ -226,9 +228,9 @@ def expressed_genes(parts: ModelParts) -> list[str]:
     return [name for name in parts.pert_names if name in expressed]
 
 
-def _known_conditions(measured: Entries, node_of: dict[str, int], settings: Settings) -> set[Condition]:
+def _known_conditions(measured: Sequence[Condition], node_of: dict[str, int], settings: Settings) -> set[Condition]:
     """The measured conditions; logs a warning for those with unknown genes."""
-    conditions = {one for entry in entries_of(measured) for one in settings.conditions(Condition.of(entry))}
+    conditions = {one for entry in measured for one in settings.conditions(entry)}
     unknown = sorted(one.name for one in conditions if not node_of.keys() >= set(one.genes))
     if unknown:
         n = count(len(unknown), "measured condition")

@@ -27,6 +27,7 @@ import pandas as pd
 from scipy.special import ndtr
 
 from gears.conditions import FEWEST_COMBINATIONS, Condition
+from gears.core._intervals import half_width
 from gears.core._messages import brief, check_unique, count, shorten, unknown_name
 from gears.core._numbers import is_number, plain_number
 from gears.design._candidates import (
@@ -41,7 +42,6 @@ from gears.design._candidates import (
     sets_of,
     with_excluded,
 )
-from gears.evaluation.uncertainty import half_width
 from gears.model._folder import ModelParts
 from gears.prediction.predictions import Predictions
 from gears.priors._kernels import CORRELATED_GENES, sizes_of, target_cells

@@ -21,7 +21,7 @@ exactly, so that the draw does not prefer its members. The plain version tries e
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,7 @@ from scipy import sparse
 from gears.conditions import Condition
 from gears.core._messages import brief, check_unique, shorten, unknown_name
 from gears.core._numbers import is_number, plain_number, whole_number
+from gears.data.screen._spelling import Spelling
 from gears.design._candidates import (
     Candidates,
     Entries,
@@ -117,17 +118,19 @@ def suggest(
         n, candidates = candidates, None
     if aim not in AIMS:
         raise ValueError(unknown_name("aim", aim, AIMS))
-    n, measured = whole_number("n", n), list(entries_of(measured))
+    n = whole_number("n", n)
     _check_arguments(aim, targets, readout, threshold)
     need_sd(model)
     parts = parts_of(model)
+    own = parts.spelling
+    since = [own.condition(entry, parts.pert_names) for entry in entries_of(measured)]
     scorer = None if threshold is None else Scorer.of(readout, threshold, parts.gene_names)
     if candidates is None and aim == "interaction":
         candidates = all_pairs(model)
-    found = read_candidates(model, candidates, measured)
-    cost_C = _costs(found, costs)
+    found = read_candidates(model, candidates, since)
+    cost_C = _costs(found, costs, own)
     if aim == "information":
-        table = _by_information(model, found, n, cost_C, targets, measured)
+        table = _by_information(model, found, n, cost_C, targets, since)
     else:
         table = departures(model, found) if scorer is None else probabilities(model, found, scorer)
         table["cost"] = cost_C[table.index]
@@ -154,7 +157,7 @@ def _check_arguments(aim: str, targets: Entries | None, readout: Readout, thresh
         raise ValueError(msg)
 
 
-def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None) -> np.ndarray:
+def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None, own: Spelling) -> np.ndarray:
     """Cost of each candidate, (C,); raises for costs not above 0, names given twice, and names of no candidate."""
     cost_C = np.ones(len(candidates))
     if costs is None:
@@ -162,9 +165,9 @@ def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None
     if not isinstance(costs, Mapping | pd.Series):
         msg = f'costs are a {type(costs).__name__}; expected numbers by candidate, such as {{"AHR+KLF1": 2.0}}'
         raise ValueError(msg)
-    given: list[tuple[Any, Any]] = list(costs.items())
-    cost_of = {Condition.of(name): plain_number(cost) for name, cost in given}
-    check_unique([Condition.of(name).name for name, _ in given], "candidates in costs")
+    given: list[tuple[Condition, Any]] = [(own.condition(str(name)), cost) for name, cost in costs.items()]
+    cost_of = {condition: plain_number(cost) for condition, cost in given}
+    check_unique([condition.name for condition, _ in given], "candidates in costs")
     wrong = [f"{one.name}: {brief(cost)}" for one, cost in cost_of.items() if not is_number(cost) or cost <= 0]
     if wrong:
         msg = f"costs are numbers above 0; found {shorten(wrong, 3)}"
@@ -186,7 +189,12 @@ def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None
 
 
 def _by_information(
-    model: Model, candidates: Candidates, n: int, cost_C: np.ndarray, targets: Entries | None, measured: Entries
+    model: Model,
+    candidates: Candidates,
+    n: int,
+    cost_C: np.ndarray,
+    targets: Entries | None,
+    since: Sequence[Condition],
 ) -> pd.DataFrame:
     """The table of a batch by information."""
     parts = parts_of(model)
@@ -196,7 +204,7 @@ def _by_information(
     uncertainty = parts.prior.uncertainty
     assert uncertainty is not None
     all_targets = candidates if targets is None else read_candidates(model, targets, keep_measured=True, what="target")
-    since_SK, setting_of_since = _measured_since(parts, measured)
+    since_SK, setting_of_since = _measured_since(parts, since)
     nodes = np.unique(np.concatenate([candidates.node_CK.ravel(), all_targets.node_CK.ravel(), since_SK.ravel()]))
     settings = np.concatenate([candidates.setting_C, all_targets.setting_C, setting_of_since])
     joint = JointCovariance.of(
@@ -230,13 +238,13 @@ def _report_alike(gain_C: np.ndarray) -> None:
         )  # fmt: skip
 
 
-def _measured_since(parts: ModelParts, measured: Entries) -> tuple[np.ndarray, np.ndarray]:
+def _measured_since(parts: ModelParts, measured: Sequence[Condition]) -> tuple[np.ndarray, np.ndarray]:
     """Nodes (padded with -1) and settings of measured conditions that the model knows, but is not fitted to."""
     node_of = {name: node for node, name in enumerate(parts.pert_names)}
     fitted, settings = fitted_conditions(parts), Settings.of(parts)
     new = {
         one: setting
-        for entry in map(Condition.of, measured)
+        for entry in measured
         for setting, one in zip(settings.meant_by(entry), settings.conditions(entry), strict=True)
         if not one.is_control and one not in fitted and node_of.keys() >= set(one.genes)
     }

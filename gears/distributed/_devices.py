@@ -39,10 +39,7 @@ class DevicePlan:
 def choose_backend(
     device_type: str, *, system: str | None = None, nccl_available: bool | None = None, explicit: str | None = None
 ) -> str:
-    """Backend of ``torch.distributed`` for workers on `device_type`; an explicit one wins.
-
-    CUDA workers on Linux take ``"cpu:gloo,cuda:nccl"`` (CPU tensors can be reduced too), everything else ``"gloo"``.
-    """
+    """Backend of ``torch.distributed`` for workers on `device_type`; an explicit one wins."""
     if explicit is not None:
         _check_backend(explicit, device_type)
         return explicit
@@ -50,7 +47,7 @@ def choose_backend(
     if nccl_available is None:
         nccl_available = torch.distributed.is_nccl_available()
     if device_type == "cuda" and system == "Linux" and nccl_available:
-        return "cpu:gloo,cuda:nccl"
+        return "cpu:gloo,cuda:nccl"  # a pair: tensors of the host can be reduced, too
     return "gloo"
 
 
@@ -70,23 +67,10 @@ def _check_backend(backend: str, device_type: str) -> None:
 def choose_devices(
     n_gpus: int | None, gpu_ids: Sequence[int] | None, device: DeviceLike, *, visible: int
 ) -> tuple[str, ...]:
-    """Devices of all ranks, such as ``("cuda:2", "cuda:3")``, from the caller's arguments.
+    """Devices of all ranks, such as ``("cuda:2", "cuda:3")``, from the arguments of `train_multi_gpu`.
 
-    Parameters
-    ----------
-    n_gpus
-        Number of workers; all visible GPUs when omitted.
-    gpu_ids
-        Indices into the *visible* devices (what ``CUDA_VISIBLE_DEVICES`` leaves), order kept: rank 0 on the first.
-    device
-        ``"cpu"``, ``"cuda"``, ``"cuda:1"`` or ``"mps"``; detected by default.
-    visible
-        Number of visible GPUs.
-
-    Raises
-    ------
-    ValueError
-        Lengths that differ, duplicate, negative or missing GPU ids, more workers than GPUs.
+    `visible` is the number of GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, which `gpu_ids` count from 0: rank 0 gets the
+    first. ValueError for arguments that contradict each other, and for GPUs that are not there.
     """
     n_gpus = plain_number(n_gpus)
     if n_gpus is not None and not is_whole(n_gpus, 1):
@@ -116,11 +100,11 @@ def choose_devices(
         return _chosen_gpus(n_gpus, gpu_ids, visible)
     if visible == 0:
         return _without_gpus(n_gpus, enabled=device_type == "cuda")
-    count = visible if n_gpus is None else n_gpus
-    if count > visible:
-        msg = f"n_gpus={count} but only {visible} GPU(s) are visible: {gpu_names(visible)}; lower n_gpus"
+    n_workers = visible if n_gpus is None else n_gpus
+    if n_workers > visible:
+        msg = f"n_gpus={n_workers} but only {visible} GPU(s) are visible: {gpu_names(visible)}; lower n_gpus"
         raise ValueError(msg)
-    return tuple(f"cuda:{index}" for index in range(count))
+    return tuple(f"cuda:{index}" for index in range(n_workers))
 
 
 def parse_device(device: str | int | torch.device) -> torch.device:
@@ -137,10 +121,7 @@ def parse_device(device: str | int | torch.device) -> torch.device:
 
 
 def find_device(device: str | int | torch.device, *, visible: int | None = None) -> torch.device:
-    """A device (as :func:`parse_device` takes it) that exists on this machine; ValueError with the visible ones else.
-
-    `visible` is the number of visible GPUs; by default torch counts them.
-    """
+    """A device (as :func:`parse_device` takes it) that exists here; ValueError with the `visible` ones else."""
     target = parse_device(device)
     if target.type == "cuda":
         visible = torch.cuda.device_count() if visible is None else visible
@@ -213,11 +194,7 @@ def check_cpu_processes(n_processes: int, n_cores: int) -> None:
 def plan_devices(
     n_gpus: int | None = None, gpu_ids: GpuIds = None, device: DeviceLike = None, backend: str | None = None
 ) -> DevicePlan:
-    """Devices and backend of the workers on this machine (see :func:`choose_devices`).
-
-    `gpu_ids` may be one id or ``"free:2"``, the two least busy GPUs. A chosen GPU that is busy, and
-    GPUs that differ in memory, cause a warning where NVML is available.
-    """
+    """Devices and backend of the workers on this machine (see :func:`choose_devices`), with warnings of NVML."""
     target = None if device is None else parse_device(device)
     device_type = None if target is None else target.type
     if device_type == "mps":
@@ -239,11 +216,7 @@ def plan_devices(
 def own_device(
     ranks: Ranks, n_gpus: int | None, gpu_ids: Sequence[int] | None, device: DeviceLike, visible: int | None = None
 ) -> str:
-    """Device of this process: the GPU of its local rank, or the CPU.
-
-    ValueError where `n_gpus` is neither the number of processes here nor in all, or there are fewer GPUs than
-    processes.
-    """
+    """Device of this process of a launcher: the GPU of its local rank, or the CPU."""
     if n_gpus is not None and n_gpus not in (ranks.local_world_size, ranks.world_size):
         msg = (
             f"n_gpus={n_gpus}, but the launcher started {ranks.world_size} process(es) (WORLD_SIZE), "
@@ -265,17 +238,15 @@ def own_device(
 
 
 def model_device(device: DeviceLike) -> torch.device:
-    """The device requested; by default the worker's in a process group, else the first GPU, else the CPU.
-
-    Under a launcher that started several processes on this machine, GPUs are divided from the start: "cuda" and the
-    default are the GPU of the local rank, so that no process begins on another one's.
-    """
+    """The device requested; by default the worker's in a process group, else the first GPU, else the CPU."""
     if device is not None and find_device(device) != torch.device("cuda"):
         return find_device(device)
     if is_running():
         return current_world().device
     if not torch.cuda.is_available():
         return torch.device("cpu")
+    # Under a launcher that started several processes here, GPUs are divided from the start: "cuda" and the default are
+    # the GPU of the local rank, so that no process begins on another one's.
     ranks = None
     with contextlib.suppress(ValueError):  # variables that contradict each other are named when training begins
         ranks = Ranks.read()

@@ -25,16 +25,13 @@ BUSY_UTILISATION = 20
 class Gpu:
     """One GPU of this machine as NVML describes it."""
 
-    # uuid, name: identity ("GPU-...") and model
-    uuid: str
-    name: str
-    # memory_total, memory_used: bytes
-    memory_total: int
+    uuid: str  # "GPU-..."
+    name: str  # the model
+    memory_total: int  # bytes
     memory_used: int
     utilisation: int = 0  # per cent of the last sample period in which kernels ran
     processes: int = 0  # number of compute processes on it
-    users: tuple[str, ...] = ()
-    """Description of each, as far as this process may see: ``"pid 17 (python, ada, 3.1 GiB)"``."""
+    users: tuple[str, ...] = ()  # each of them, as far as this process may see: "pid 17 (python, ada, 3.1 GiB)"
     divided: bool = False  # whether it is in MIG mode: what a process computes on is then a slice of it
 
     @property
@@ -61,10 +58,7 @@ GpuIds = int | Sequence[int] | np.ndarray | str | None
 
 
 def nvml_gpus() -> list[Gpu]:
-    """All GPUs of the machine in the order of their bus, from NVML (package ``nvidia-ml-py``).
-
-    RuntimeError where the package or the driver is missing.
-    """
+    """All GPUs of the machine in the order of their bus, from NVML; RuntimeError without its package or the driver."""
     try:
         import pynvml
     except ImportError as error:
@@ -151,11 +145,9 @@ def visible_gpus(gpus: Sequence[Gpu], environment: Mapping[str, str] | None = No
 
 
 def order_is_certain(gpus: Sequence[Gpu], environment: Mapping[str, str] | None = None) -> bool:
-    """Whether :func:`visible_gpus` numbers the visible ones of `gpus` as CUDA does.
-
-    Unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` is set, CUDA puts faster models first. With one model, or where
-    ``CUDA_VISIBLE_DEVICES`` names GPUs by UUID, that changes nothing.
-    """
+    """Whether :func:`visible_gpus` numbers the visible ones of `gpus` as CUDA does."""
+    # Unless CUDA_DEVICE_ORDER=PCI_BUS_ID is set, CUDA puts faster models first. With one model, or where
+    # CUDA_VISIBLE_DEVICES names GPUs by UUID, that changes nothing.
     values = os.environ if environment is None else environment
     if values.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({gpu.name for gpu in gpus}) <= 1:
         return True
@@ -177,10 +169,7 @@ def gpu_names(n_visible: int, *, list_gpus: ListGpus | None = None) -> str:
 def check_no_slices(
     request: str, *, list_gpus: ListGpus = nvml_gpus, environment: Mapping[str, str] | None = None
 ) -> None:
-    """Raise ValueError where the GPUs that CUDA shows to this process are slices of divided ones (MIG).
-
-    `request` ("2 workers were requested") begins the message.
-    """
+    """Raise ValueError, beginning with the `request`, where CUDA shows this process slices of divided GPUs (MIG)."""
     values = os.environ if environment is None else environment
     divided = values.get("CUDA_VISIBLE_DEVICES", "").strip().startswith("MIG-")
     with contextlib.suppress(RuntimeError):  # without NVML the environment alone decides
@@ -213,20 +202,14 @@ def resolve_gpu_ids(
     check_no_slices(f"gpu_ids={gpu_ids!r} was requested", list_gpus=lambda: all_gpus, environment=environment)
     n_gpus, visible = int(match.group(1)), visible_gpus(all_gpus, environment)
     if not order_is_certain(all_gpus, environment):
-        logger.warning(
-            "the GPUs are different models, which CUDA may number in another order than gpu_ids=%r assumes; "
-            "set CUDA_DEVICE_ORDER=PCI_BUS_ID",
-            gpu_ids,
-        )
+        message = "the GPUs are different models, which CUDA may number in another order than gpu_ids=%r assumes"
+        logger.warning(f"{message}; set CUDA_DEVICE_ORDER=PCI_BUS_ID", gpu_ids)
     if n_gpus > len(visible):
         msg = f"gpu_ids={gpu_ids!r} but only {len(visible)} GPU(s) are visible"
         raise ValueError(msg)
 
-    def load(index: int) -> tuple[float, int, int, int]:
-        gpu = visible[index]
-        return round(gpu.memory_share, 2), gpu.utilisation, gpu.processes, index
-
-    return sorted(sorted(range(len(visible)), key=load)[:n_gpus])
+    loads = [(round(gpu.memory_share, 2), gpu.utilisation, gpu.processes) for gpu in visible]
+    return sorted(sorted(range(len(visible)), key=loads.__getitem__)[:n_gpus])
 
 
 def warn_about_gpus(
@@ -242,8 +225,13 @@ def warn_about_gpus(
         logger.debug("%s", error)
         return
     visible = visible_gpus(all_gpus, environment)
-    if not order_is_certain(all_gpus, environment):
-        _warn_without_numbers(visible)
+    if not order_is_certain(all_gpus, environment):  # which GPU a number means: the busy ones by model and UUID
+        busy = [f"{gpu.name} {gpu.uuid} ({gpu.load})" for gpu in visible if gpu.busy and not gpu.divided]
+        if busy:
+            logger.warning(
+                "busy GPUs: %s. The GPUs are different models, which CUDA numbers by speed: set "
+                "CUDA_DEVICE_ORDER=PCI_BUS_ID, by which gpu_ids are those of nvidia-smi", "; ".join(busy),
+            )  # fmt: skip
         return
     listed_gpus = {index: visible[index] for index in ids if index < len(visible)}
     chosen_gpus = {index: gpu for index, gpu in listed_gpus.items() if not gpu.divided}
@@ -257,14 +245,3 @@ def warn_about_gpus(
     if len(sizes) > 1:
         listed = ", ".join(f"GPU {i}: {gpu.memory_total / 2**30:.0f} GiB" for i, gpu in chosen_gpus.items())
         logger.warning("the chosen GPUs differ in memory (%s); the smallest one limits the batch", listed)
-
-
-def _warn_without_numbers(visible: Sequence[Gpu]) -> None:
-    """Where it is not certain which GPU a number means: name the busy ones by model and UUID."""
-    busy = [f"{gpu.name} {gpu.uuid} ({gpu.load})" for gpu in visible if gpu.busy and not gpu.divided]
-    if busy:
-        logger.warning(
-            "busy GPUs: %s. The GPUs are different models, which CUDA numbers by speed: set "
-            "CUDA_DEVICE_ORDER=PCI_BUS_ID, by which gpu_ids are those of nvidia-smi",
-            "; ".join(busy),
-        )

@@ -124,12 +124,7 @@ def setup_ddp_multi_node(
 def setup_distributed(*, backend: str | None = None, timeout: float | None = None) -> tuple[int, int, int]:
     """Join the group that torchrun describes; (rank, local rank, world size), (0, 0, 1) without it.
 
-    Raises
-    ------
-    RuntimeError
-        RANK and WORLD_SIZE are set, but not the address at which the workers meet.
-    ValueError
-        The variables contradict each other or hold no numbers.
+    RuntimeError where the address at which the workers meet is missing; ValueError for variables that contradict.
     """
     if is_running():
         world = current_world()
@@ -185,11 +180,9 @@ _joins = itertools.count()
 
 
 def _fresh_store(rank: int, world_size: int, limit: datetime.timedelta) -> dist.Store:
-    """The store that the environment describes, with separate keys for each group.
-
-    torchrun's store outlives a group: a second group would find the addresses of the first
-    one there and wait for them for ever. So would the workers of a restart.
-    """
+    """The store that the environment describes, with separate keys for each group."""
+    # torchrun's store outlives a group: a second group would find the addresses of the first one there and wait for
+    # them for ever. So would the workers of a restart.
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     with _naming_variables(rank, world_size, address):
         store, _, _ = next(dist.rendezvous("env://", rank, world_size, timeout=limit))
@@ -200,14 +193,12 @@ def _fresh_store(rank: int, world_size: int, limit: datetime.timedelta) -> dist.
 
 @functools.cache
 def _own_store(rank: int, world_size: int) -> dist.Store:
-    """Store of workers that one process started by ``multiprocessing``, without MASTER_ADDR and MASTER_PORT.
-
-    Port and keys follow from what the parent gives to its children alone: a random key, its own place among
-    processes, and numbers in the order of their start, of which that of rank 0 is the same for all workers of one
-    start. So workers of two jobs, or of two starts, do not meet: where both have the same port, rank 0 of the second
-    finds it taken. Threads of one process that start workers at the same time mix the numbers: they need a
-    MASTER_PORT each.
-    """
+    """Store of workers that one process started by ``multiprocessing``, without MASTER_ADDR and MASTER_PORT."""
+    # Port and keys follow from what the parent gives to its children alone: a random key, its own place among
+    # processes, and numbers in the order of their start, of which that of rank 0 is the same for all workers of one
+    # start. So workers of two jobs, or of two starts, do not meet: where both have the same port, rank 0 of the second
+    # finds it taken. Threads of one process that start workers at the same time mix the numbers: they need a
+    # MASTER_PORT each.
     process: Any = mp.current_process()
     *parent, number = process._identity or (0,)
     start = hashlib.sha256(b"%s %s" % (process.authkey, repr((os.getppid(), parent, number - rank)).encode()))
@@ -242,10 +233,7 @@ _open_stores: list[dist.Store] = []
 
 @contextlib.contextmanager
 def rank_0_first(rank: int, world_size: int) -> Iterator[None]:
-    """Let rank 0 of the processes that a launcher started do something before the others do it.
-
-    The others wait until it is done or has failed, and then find what it prepared. No process group is needed.
-    """
+    """Let rank 0 of a launcher's processes do something, or fail, before the others; no process group is needed."""
     if world_size == 1 or not os.environ.get("MASTER_ADDR"):
         yield
         return
@@ -271,22 +259,17 @@ def check_timeout(timeout: float | None) -> float | None:
 
 
 def cleanup_ddp() -> None:
-    """End the process group of this worker, if one is running, and its threads.
-
-    The group's threads end with the last reference to it, which a wrapped model in a reference cycle may hold, so
-    the garbage is collected first. A thread that still runs and frees a tensor while Python exits aborts the process.
-    """
+    """End the process group of this worker, if one is running, and its threads."""
     if is_running():
+        # The group's threads end with the last reference to it, which a wrapped model in a reference cycle may hold.
+        # A thread that still runs and frees a tensor while Python exits aborts the process.
         gc.collect()
         dist.destroy_process_group()
     set_world(None)
 
 
 def use_loopback() -> None:
-    """Let gloo use the loopback interface of this machine, unless the user chose another one that it has.
-
-    For worker processes only: it sets a variable of the process's environment.
-    """
+    """In a worker process: let gloo use the loopback interface, unless the user chose another one that is there."""
     name = {"Linux": "lo", "Darwin": "lo0"}.get(platform.system())
     if name is not None and (_missing_interfaces() or not os.environ.get("GLOO_SOCKET_IFNAME")):
         os.environ["GLOO_SOCKET_IFNAME"] = name
@@ -317,12 +300,16 @@ def joined(pert_data: PertData, device: torch.device, enabled: bool) -> Iterator
 
     The loaders become those of this worker's share of the cells. A group that already runs is used and left running.
     Otherwise one is started, and ended before scoring and saving, so that no worker waits for another.
-
-    Without `enabled`, only warn if a launcher started several processes, each of which then trains alone on `device`.
-    RuntimeError without group and launcher; ValueError for loaders that were made for another number of workers.
     """
     if not enabled:
-        _warn_if_alone()
+        ranks = None
+        with contextlib.suppress(ValueError):  # variables that contradict each other request nothing
+            ranks = Ranks.read()
+        if ranks is not None and ranks.world_size > 1 and not is_running():
+            logger.warning(
+                "this is process %d of %d of a launcher, but each of them trains a separate model; "
+                "train(distributed=True) trains one model together", ranks.rank, ranks.world_size,
+            )  # fmt: skip
         world = current_world()
         yield World(world.rank, world.rank, world.world_size, device)
         return
@@ -350,17 +337,6 @@ def joined(pert_data: PertData, device: torch.device, enabled: bool) -> Iterator
             yield worker
         finally:
             cleanup_ddp()
-
-
-def _warn_if_alone() -> None:
-    ranks = None
-    with contextlib.suppress(ValueError):  # variables that contradict each other request nothing
-        ranks = Ranks.read()
-    if ranks is not None and ranks.world_size > 1 and not is_running():
-        logger.warning(
-            "this is process %d of %d of a launcher, but each of them trains a separate model; "
-            "train(distributed=True) trains one model together", ranks.rank, ranks.world_size,
-        )  # fmt: skip
 
 
 def share_loaders(pert_data: PertData, ranks: Ranks) -> None:

@@ -15,11 +15,7 @@ HANDLER = "gears"
 
 
 def show_progress() -> None:
-    """Let INFO lines of ``gears`` reach stderr (a notebook's stdout), unless logging was configured by the caller.
-
-    Of several workers (torchrun, a running process group) rank 0 shows them; the others show warnings with
-    their rank. Only the package's own logger is touched, and only once.
-    """
+    """Let INFO lines of ``gears`` reach stderr (a notebook's stdout), unless logging was configured by the caller."""
     logger = logging.getLogger("gears")
     if logger.handlers or logging.getLogger().handlers:
         return
@@ -51,12 +47,22 @@ class Once(logging.Filter):
         return not repeated
 
 
+def configure_worker_logging(rank: int, label: str = "") -> None:
+    """Rank 0 logs like the package, with a label; the others log warnings only, with their rank in front."""
+    package = logging.getLogger("gears")
+    for old in [handler for handler in package.handlers if handler.name == HANDLER]:
+        package.removeHandler(old)
+    over_bar = "\r\x1b[K" if sys.stderr.isatty() else ""  # the parent's progress bar may be in this line
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(Once())
+    attach(handler, rank, f"{over_bar}{label}")
+    package.propagate = False
+
+
 @contextlib.contextmanager
 def shown(verbose: bool = True) -> Iterator[None]:
-    """While a public function runs, show its INFO lines on rank 0; without `verbose` warnings alone.
-
-    The other workers of a running group do the same work and find the same: they show errors alone.
-    """
+    """While a public function runs, show its INFO lines on rank 0; without `verbose` warnings alone."""
+    # the other workers of a running group do the same work and find the same: they show errors alone
     rank = _rank()
     if verbose or rank:
         show_progress()

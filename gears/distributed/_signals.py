@@ -31,8 +31,8 @@ def stopping_signal(pid: int | None) -> int | None:
         return None
     with contextlib.suppress(ChildProcessError):
         # WNOWAIT: whoever waits for the process later still learns how it ended
-        found = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
-        return None if found is None else found.si_status
+        state = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT)
+        return None if state is None else state.si_status
     return None
 
 
@@ -84,8 +84,8 @@ def stop_requested() -> bool:
 
 def who_was_asked(reducer: Reducer, device: torch.device) -> str:
     """Which signal asked which worker to stop, such as ``"SIGTERM to worker 1 of 2"``; every worker calls it."""
-    own = torch.tensor([_asked_by[0] if _asked_by else 0], device=device)
-    asked = {rank: number for rank, number in enumerate(reducer.gather(own).flatten().tolist()) if number}
+    number_1 = torch.tensor([_asked_by[0] if _asked_by else 0], device=device)
+    asked = {rank: number for rank, number in enumerate(reducer.gather(number_1).flatten().tolist()) if number}
     if not asked:
         return "a request"
     name = signal_name(next(iter(asked.values())))
@@ -118,21 +118,17 @@ def _note_stop(number: int, _: FrameType | None) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make this process end when its parent does, also when the parent is killed.
-
-    On Linux the kernel sends SIGKILL when the thread that started this process ends;
-    elsewhere a thread watches the parent's id.
-    """
-    if sys.platform.startswith("linux"):
+    """Make this process end when its parent does, also when the parent is killed."""
+    if sys.platform.startswith("linux"):  # the kernel sends SIGKILL when the thread that started this process ends
         set_parent_death_signal = 1
         ctypes.CDLL(None, use_errno=True).prctl(set_parent_death_signal, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
         return
-    threading.Thread(target=_watch_parent, args=(parent,), daemon=True).start()
 
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
 
-def _watch_parent(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(0.5)
-    os._exit(1)
+    threading.Thread(target=watch, daemon=True).start()

@@ -94,9 +94,8 @@ def _need_group() -> None:
 class Reducer:
     """Sums and gathers over workers, as layers and tasks use them; this class is for a single process.
 
-    With several workers training uses a :class:`GroupReducer`, whose methods are collectives: every worker must call
-    them in the same order with tensors of the same shape and type. Results carry no gradient; layers that need one
-    have their own ``torch.autograd.Function``.
+    Those of a :class:`GroupReducer` are collectives: every worker must call them in the same order with tensors of the
+    same shape and type. Results carry no gradient; layers that need one have their own ``torch.autograd.Function``.
     """
 
     rank = 0
@@ -140,18 +139,15 @@ class GroupReducer(Reducer):
         self.seconds = 0.0
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum over workers, a new tensor of the same shape."""
         return self.add_up(tensor.detach().clone())
 
     def reduce(self, tensor: torch.Tensor, op: str) -> torch.Tensor:
-        """Mean, sum, max or min over workers, a new tensor of the same shape."""
         _need_group()
         result = tensor.detach().clone()
         dist.all_reduce(result, op=_operation(op))
         return result / self.world_size if op == "mean" else result
 
     def gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        """All workers' tensors, shape (world size, ...), rank by rank."""
         _need_group()
         start = time.perf_counter()
         tensor = tensor.detach().contiguous()
@@ -161,7 +157,6 @@ class GroupReducer(Reducer):
         return result.view(self.world_size, *tensor.shape)
 
     def add_up(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum over workers, in the tensor itself, which is returned."""
         _need_group()
         start = time.perf_counter()
         dist.all_reduce(tensor)
@@ -169,7 +164,6 @@ class GroupReducer(Reducer):
         return tensor
 
     def from_main(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Give tensors of one type and device the values that they have on rank 0, in place."""
         _need_group()
         flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
         dist.broadcast(flat, src=0)
@@ -189,10 +183,7 @@ class Ranks:
 
     @classmethod
     def read(cls, environment: Mapping[str, str] | None = None) -> Ranks | None:
-        """Read RANK, LOCAL_RANK and WORLD_SIZE; None where no launcher set them.
-
-        ValueError where they contradict each other or hold no numbers.
-        """
+        """Read RANK, LOCAL_RANK and WORLD_SIZE; None where no launcher set them, ValueError where they contradict."""
         values = os.environ if environment is None else environment
         if not all(values.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")):
             return None
@@ -240,14 +231,11 @@ def _number(values: Mapping[str, str], name: str, default: int | None = None) ->
 
 
 def started_by_launcher() -> bool:
-    """Whether this process is a worker of torchrun (and so must not start workers itself).
-
-    A world of one that torchrun did not start is what an image or an earlier job left in the environment; a larger one
-    may be of workers that were started by hand.
-    """
+    """Whether this process is a worker of torchrun (and so must not start workers itself)."""
     ranks = Ranks.read()
     if is_running() or ranks is None:
         return is_running()
+    # what an image or an earlier job left there; a larger world may be of workers that were started by hand
     if ranks.world_size == 1 and "TORCHELASTIC_RUN_ID" not in os.environ:
         logger.warning(
             "RANK=0 and WORLD_SIZE=1 are set, but no launcher started this process: they are ignored (unset them to be "

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -135,8 +135,7 @@ def look_at_cuda() -> dict[str, Any]:
     devices = []
     for index in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(index)
-        capability = f"{facts.major}.{facts.minor}"
-        device = {"index": index, "name": facts.name, "capability": capability}
+        device = {"index": index, "name": facts.name, "capability": f"{facts.major}.{facts.minor}"}
         devices.append(device | {"memory_bytes": facts.total_memory})
     return {
         "built_for": torch.version.cuda,
@@ -151,12 +150,10 @@ def look_at_cuda() -> dict[str, Any]:
 
 def look_at_gpus() -> dict[str, Any]:
     """What NVML reports about every GPU of the machine, visible or not."""
-    import dataclasses
-
     from gears.distributed._gpus import nvml_gpus
 
     try:
-        return {"found": [dataclasses.asdict(gpu) | {"busy": gpu.busy} for gpu in nvml_gpus()]}
+        return {"found": [asdict(gpu) | {"busy": gpu.busy} for gpu in nvml_gpus()]}
     except RuntimeError as error:
         return {"found": [], "why": str(error)}
 
@@ -222,8 +219,7 @@ def _check_store() -> list[Finding]:
         store.set("gears", "here")
     except (RuntimeError, OSError) as error:
         reason = str(error).partition("\n")[0]
-        what = f"no port can be opened on 127.0.0.1, where workers meet ({reason})"
-        return [Finding("no-port", what)]
+        return [Finding("no-port", f"no port can be opened on 127.0.0.1, where workers meet ({reason})")]
     return []
 
 

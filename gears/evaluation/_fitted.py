@@ -45,6 +45,8 @@ class ConditionMeans:
         Whether no value of the screen is below 0.
     cell_variance_G
         Variance of a cell's expression within a condition, pooled; needed by standard deviations.
+    moved
+        Conditions that are fitted in other contexts only.
     profiles
         Makes vectors of the measured genes whose cosines say which are co-expressed, (G, K), NaN for a gene without;
         needed by baselines that use co-expression, and called by no other.
@@ -58,6 +60,7 @@ class ConditionMeans:
     nonnegative: bool = True
     profiles: Callable[[], np.ndarray] | None = None
     cell_variance_G: np.ndarray | None = None
+    moved: tuple[Condition, ...] = ()
 
     def __post_init__(self) -> None:
         mean_CG = np.asarray(self.mean_CG)
@@ -184,7 +187,8 @@ class Setting:
         if not view.suffix:
             return table
         labels = table["condition"].where(table["condition"] == EVERY, table["condition"] + view.suffix)
-        return table.assign(condition=labels, **{CONTEXT: view.context, KIND: view.kind})
+        n_control = int(view.statistics.n[view.control_id])
+        return table.assign(condition=labels, n_control=n_control, **{CONTEXT: view.context, KIND: view.kind})
 
 
 def by_setting(screen: PreparedScreen, conditions: Sequence[Condition]) -> list[tuple[PreparedScreen, np.ndarray]]:
@@ -234,6 +238,7 @@ def means_in(screen: PreparedScreen, view: PreparedScreen, fitted: Iterable[Cond
         np.array([n_cells.get(condition, 1.0) for condition in conditions]),  # 1: nothing was measured here
         means.nonnegative,
         means.profiles,
+        moved=tuple(elsewhere),
     )
 
 
@@ -267,6 +272,18 @@ def fitted_line(counts: Mapping[str, Sequence[Mapping[str, int]]]) -> str:
 def _range(numbers: Sequence[int]) -> str:
     low, high = min(numbers), max(numbers)
     return f"{low}" if low == high else f"{low} to {high}"
+
+
+def control_lines(screen: PreparedScreen) -> list[str]:
+    """A line about the control cells of each context; none for a screen of one."""
+    if len(screen.contexts) < 2:
+        return []
+    numbers = {
+        condition.context: screen.statistics.n[screen.id_of(condition)]
+        for condition in screen.conditions
+        if condition.is_control
+    }
+    return [f"control cells: {', '.join(f'{context} {int(n)}' for context, n in numbers.items())}"]
 
 
 def subgroup_line(split: Split, part: str, conditions: Sequence[Condition], fitted: Sequence[Condition]) -> str | None:

@@ -32,7 +32,14 @@ from gears.distributed._gpus import GpuIds
 from gears.distributed._launch import launch_many
 from gears.distributed._log import quiet
 from gears.distributed._world import started_by_launcher
-from gears.evaluation._fitted import count_parts, fitted_conditions, fitted_line, settings_of, subgroup_line
+from gears.evaluation._fitted import (
+    control_lines,
+    count_parts,
+    fitted_conditions,
+    fitted_line,
+    settings_of,
+    subgroup_line,
+)
 from gears.evaluation._scoring import (
     N_SPLIT_HALF,
     Predicted,
@@ -126,7 +133,7 @@ def comparison_table(
         fitted,
         score_options,
     )
-    notes = [fitted_line({"all methods": [count_parts(split, fitted_parts, fitted)]})]
+    notes = [fitted_line({"all methods": [count_parts(split, fitted_parts, fitted)]}), *control_lines(screen)]
     table.attrs.update(left_out=left_out, model=method, models=list(predictions), notes=notes)
     return table
 
@@ -166,7 +173,9 @@ def folds_table(
             predictions[name] = Predicted.joined(of_folds).rows(back_U)
     score_options = ScoreOptions.from_mapping(options)
     table = score(predictions, conditions, screen, screen, conditions, score_options, fold_U)
-    table.attrs.update(left_out=left_out, model=method, models=[method], notes=[], folds=len(rows_of_folds))
+    table.attrs.update(
+        left_out=left_out, model=method, models=[method], notes=control_lines(screen), folds=len(rows_of_folds)
+    )
     return table
 
 
@@ -258,7 +267,7 @@ def compare(
     table = pd.concat(tables, ignore_index=True)
     table = table[["split", "seed", *(c for c in table.columns if c not in ("split", "seed"))]]
     more = [f"and so in {count(len(notes) - 1, 'other split')}"] if len(notes) > 1 else []
-    notes = [fitted_line(counts), *notes[:1], *more]
+    notes = [fitted_line(counts), *control_lines(screen), *notes[:1], *more]
     table.attrs.update(
         models=list(models), model=next(iter(models), None), notes=notes, left_out=left_out, alike=list(alike)
     )
@@ -530,7 +539,7 @@ class Comparison(Shown):
     table
         Tidy: ``split``, ``seed``, ``condition``, ``subgroup``, ``n_cells``, ``method``, ``metric``,
         ``value``, and with split-half repeats ``scaled``, ``half_value``, ``half_floor``, ``half_ceiling``; of
-        screens with contexts also ``context`` and ``perturbation_type``.
+        screens with contexts also ``context``, ``perturbation_type`` and ``n_control``, the context's control cells.
     runs
         Cost of every fit with its prediction: ``split``, ``seed``, ``method``, ``n_train`` (conditions that it
         was fitted to), ``n_test``, ``seconds``, ``cpu_seconds``, ``peak_mb``.

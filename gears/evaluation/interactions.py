@@ -236,14 +236,15 @@ def predict_interaction(
         msg = f"a genetic interaction is one of two different genes; found {pair.name!r}"
         raise ValueError(msg)
     first, second = list(combo) if not isinstance(combo, str | Condition) else pair.genes
-    predictions = model.predict([[first], [second], pair], clip=False)
+    singles = [Condition((gene,), pair.context, pair.kind) for gene in (first, second)]
+    predictions = model.predict([*singles, pair], clip=False)
     if len({condition.genes for condition in predictions.conditions}) == 1:
         msg = f"a genetic interaction is one of two different genes; {first} and {second} are names of one gene"
         raise ValueError(msg)
     if len(predictions) != 3:
         msg = (
-            f"this model predicts {len(predictions) // 3} contexts or types of perturbation; choose one: "
-            "interaction_scores over the delta_UG of model.predict(..., context=..., clip=False)"
+            f"this model predicts {len(predictions) // 3} contexts or types of perturbation; choose one, such as "
+            f"{predictions.conditions[2].name!r}"
         )
         raise ValueError(msg)
     if _is_assumed(predictions, predictions.conditions[2]):
@@ -254,10 +255,10 @@ def predict_interaction(
             FEWEST_COMBINATIONS,
         )
     positions = slice(None) if genes is None else _positions(genes, list(predictions.gene_names))
-    delta_UG, singles = predictions.delta_UG[:, positions], [0, 1]
+    delta_UG, rows = predictions.delta_UG[:, positions], [0, 1]
     if isinstance(combo, str | Condition):  # without an order of its genes
-        singles.sort(key=lambda row: predictions.conditions[row].genes)
-    return interaction_scores(delta_UG[singles[0]], delta_UG[singles[1]], delta_UG[2])
+        rows.sort(key=lambda row: predictions.conditions[row].genes)
+    return interaction_scores(delta_UG[rows[0]], delta_UG[rows[1]], delta_UG[2])
 
 
 def _positions(genes: str | Path | Iterable[str], gene_names: list[str]) -> np.ndarray:

@@ -185,7 +185,7 @@ def short_table(table: pd.DataFrame, *, method: str | None = None) -> str:
     if rows.empty:
         lines = [*_above(table, method), *block(summary_table(table[table["condition"] != EVERY]))]
     else:
-        cells = closing_frame(table, method=method).drop(columns="verdict")
+        cells = _closing_frame(rows, model_name(table, method)).drop(columns="verdict")
         columns = [[str(name), *cells[name]] for name in cells]
         widths = [max(map(len, column)) for column in columns]
         sides = ["<" if name in ("metric", "best baseline") else ">" for name in cells]
@@ -194,12 +194,15 @@ def short_table(table: pd.DataFrame, *, method: str | None = None) -> str:
         for line in zip(*columns, strict=True):
             texts = zip(gaps, line, sides, widths, strict=True)
             lines.append("".join(f"{gap}{text:{side}{width}}" for gap, text, side, width in texts).strip())
-    return "\n".join([*lines, *footnotes(table, method=method)])
+    return "\n".join([*lines, *_footnotes(rows, table, method)])
 
 
 def closing_frame(table: pd.DataFrame, *, method: str | None = None) -> pd.DataFrame:
     """A row of texts for each decisive metric: the model beside the best baseline, the gain's interval, the verdict."""
-    rows, model = verdict_table(table, method=method), model_name(table, method)
+    return _closing_frame(verdict_table(table, method=method), model_name(table, method))
+
+
+def _closing_frame(rows: pd.DataFrame, model: str) -> pd.DataFrame:
     records = []
     for row in rows.to_dict("records"):
         sign = 1 if get_metric(row["metric"]).higher_is_better else -1
@@ -215,7 +218,11 @@ def closing_frame(table: pd.DataFrame, *, method: str | None = None) -> pd.DataF
 
 def footnotes(table: pd.DataFrame, *, method: str | None = None) -> list[str]:
     """Lines below a closing table: marks, models without differences, excluded baselines, advice."""
-    rows, excluded = verdict_table(table, method=method), list(table.attrs.get("left_out", {}))
+    return _footnotes(verdict_table(table, method=method), table, method)
+
+
+def _footnotes(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> list[str]:
+    excluded = list(table.attrs.get("left_out", {}))
     marks = dict(mark for name in rows["baseline"].unique() for mark in marks_of(name))
     lines = ["; ".join(f"{mark}: {meaning}" for mark, meaning in marks.items())] if marks else []
     lines += [*_alike(table), *([f"excluded: {shorten(excluded)}"] if excluded else [])]

@@ -32,11 +32,9 @@ _MADE = re.compile(r"\.(?P<name>.+)-[a-z0-9_]{8}\.tmp")
 
 
 def write_atomically(path: str | Path, write: Callable[[Path], object]) -> Path:
-    """Let ``write(temporary_path)`` fill a temporary file, then rename it to `path`.
+    """Let ``write(temporary_path)`` fill a temporary file of the same name, then rename it to `path`.
 
-    A reader sees the old file or the new one, never an incomplete one. The temporary file has the
-    name of `path` (some writers choose the format by it), in a separate folder. A link stays: what it points to is
-    written.
+    A reader sees the old file or the new one, never an incomplete one. A link stays: what it points to is written.
     """
     path = link_target(user_path(path))
     with workplace(path) as temporary, naming(path, temporary.parent):
@@ -52,9 +50,8 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> Path:
 def new_folder(path: str | Path) -> Iterator[Path]:
     """Yield a temporary sibling folder; swap it in as `path` when the block ends without error.
 
-    An existing `path` is replaced: on Linux the two folders swap their names in one step; elsewhere
-    the old one is renamed, the new one takes its name, and only then is the old one removed. A link stays: the folder
-    that it points to is replaced.
+    An existing `path` is replaced: on Linux the two folders swap their names in one step; elsewhere the old one is
+    renamed, the new one takes its name, and only then is the old one removed. A link stays: its folder is replaced.
     """
     path = link_target(user_path(path))
     with workplace(path) as temporary:
@@ -102,10 +99,7 @@ def _warn_without_locks(folder: Path, reason: str) -> None:
 
 @contextlib.contextmanager
 def only_writer(path: Path, message: str) -> Iterator[None]:
-    """Within the block, keep out other processes that write `path` through it (FileExistsError with `message`).
-
-    The lock is a hidden file beside `path` while the block runs; it ends with the process that holds it.
-    """
+    """Within the block, keep out other processes that write `path` through it (FileExistsError with `message`)."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(_lock_of(path))
     try:
@@ -157,7 +151,7 @@ def naming(path: Path, temporary: Path) -> Iterator[None]:
         if error_file is not None and not str(error_file).startswith(str(temporary)):
             raise  # about another file
         if "requested and" in str(error):
-            error = _of_next_write(temporary) or error  # numpy's error of a short write does not say why
+            error = error_of_next_write(temporary) or error  # numpy's error of a short write does not say why
         msg = (
             f"{path} could not be written ({_reason(error)}); what was there before is unchanged: free some space, or "
             "choose another path"
@@ -173,7 +167,7 @@ def _reason(error: Exception) -> str:
     return match[1] if match else getattr(error, "strerror", None) or str(error)
 
 
-def _of_next_write(folder: Path) -> OSError | None:
+def error_of_next_write(folder: Path) -> OSError | None:
     """The error of a further write into a folder: why one before it came short."""
     try:
         with open(folder / "more", "wb") as file:
@@ -232,10 +226,7 @@ def _sync_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def workplace(path: Path) -> Iterator[Path]:
-    """Yield a path of the same name as `path` in a new temporary folder, which is removed when the block ends.
-
-    Old leftovers of killed writers of the same `path` are removed first.
-    """
+    """Yield a path of the same name as `path` in a new temporary folder, which is removed when the block ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     clean_leftovers(path.parent, path.name)
     folder = Path(tempfile.mkdtemp(prefix=f".{path.name}-", suffix=".tmp", dir=path.parent))
@@ -246,11 +237,8 @@ def workplace(path: Path) -> Iterator[Path]:
 
 
 def clean_leftovers(folder: Path, name: str | None = None, *, alone: bool = False) -> list[Path]:
-    """Remove temporary folders in which nothing has changed for a day, and list them.
-
-    `name` is one target, by default all in `folder`. `alone`: no other process can write there (the caller holds
-    their file lock), so that everything is a leftover.
-    """
+    """Remove temporary folders in which nothing has changed for a day, and list them; of one target with a `name`."""
+    # alone: no other process can write there (the caller holds their file lock), so that everything is a leftover
     removed = []
     with contextlib.suppress(OSError):  # missing, or not readable
         for entry in list(os.scandir(folder)):

@@ -27,8 +27,7 @@ _READ_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS)
 def writable_folder(folder: Path) -> Path:
     """`folder`, made if missing, or where it is read-only the folder of the same name in the user's cache folder.
 
-    For files named by a hash of everything that they depend on, which screens can share. OSError where neither can be
-    written to.
+    For files named by a hash of everything that they depend on. OSError where neither can be written to.
     """
     try:
         return _tried(folder)
@@ -77,7 +76,8 @@ def cached_arrays(
             clean_leftovers(path.parent, path.name, alone=True)
             arrays = dict(build())
             marks = {"key": np.array(name), "hash": np.array(_hash(arrays))}
-            write_npz(path, {**arrays, **marks})
+            # random digits hardly shrink, and cost as much as some of the fits whose result they are
+            write_npz(path, {**arrays, **marks}, compress=False)
             logger.debug("built the %s and stored it as %s", kind, path.name)
     return arrays
 

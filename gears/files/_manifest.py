@@ -40,15 +40,12 @@ class FolderFormat:
         write_json(folder / MANIFEST, {**manifest, SEAL: _seal(manifest)})
 
     def read(self, folder: Path, expected: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
-        """The manifest of a folder, checked; it must have the `expected` entries, of these types.
-
-        FileNotFoundError without a manifest; ValueError for another kind or format version, or one changed after it
-        was written.
-        """
+        """The manifest of a folder, with the `expected` entries, of these types; an error for any other or none."""
         path = folder / MANIFEST
         if not path.is_file():
             what = f"is no {self.name} (it has no {MANIFEST})"
-            what_is_there = f"{folder} {what}" if folder.is_dir() else f"there is no folder {folder}"
+            missing = f"{folder} is a file" if folder.is_file() else f"there is no folder {folder}"
+            what_is_there = f"{folder} {what}" if folder.is_dir() else missing
             msg = f"{what_is_there}; {self.if_missing}"
             raise FileNotFoundError(msg)
         manifest = read_json(path)

@@ -19,11 +19,8 @@ REMEDY = "the matrix is damaged or was put together wrongly; restore it or write
 
 
 def release(*arrays: np.ndarray | None) -> None:
-    """Release the pages of large files that arrays are mapped from; they are read again when needed.
-
-    The system would release them when memory gets scarce, but until then they count as memory of the process. Arrays in
-    memory, small arrays, and arrays whose pages could hold changes are unaffected.
-    """
+    """Release the pages of large files that arrays are mapped from for reading; they are read again when needed."""
+    # the system would release them when memory gets scarce, but until then they count as memory of the process
     for array in arrays:
         mapping = _mapping(array)
         if mapping is not None and len(mapping) >= LARGE and hasattr(mmap, "MADV_DONTNEED"):
@@ -85,11 +82,7 @@ class TableWriter:
 
 
 def check_bounds(what: object, bounds: Any, n_rows: int, n_values: int) -> None:
-    """Raise ValueError unless row bounds, (n_rows + 1,) whole numbers, rise from 0 and lie within the values.
-
-    `what` (the file or the matrix) begins the message. Of CSC, `n_rows` are the columns; `n_values` are the stored
-    values or their indices, whichever are fewer.
-    """
+    """Raise ValueError unless row bounds (of CSC of columns), whole numbers, rise from 0 and lie within the values."""
     bounds = np.asarray(bounds)
     if bounds.dtype.kind not in "iu" or bounds.shape != (n_rows + 1,):
         problem = f"has {bounds.dtype} row bounds, shape {bounds.shape}, expected {n_rows + 1} whole numbers"

@@ -92,10 +92,7 @@ def is_pickle(path: str | Path) -> bool:
 
 
 def load_plain(path: str | Path, unpickler: type[PlainUnpickler] = PlainUnpickler) -> Any:
-    """Read a pickle of plain containers and arrays, or of what another unpickler admits.
-
-    ValueError if the file is no pickle, or refers to anything that could run code.
-    """
+    """Read a pickle of what an unpickler admits; ValueError if it is none, or refers to what could run code."""
     path = user_path(path)
     remedy = "it may hold lists, sets, dicts, text, numbers and arrays only: write it as text or JSON instead"
     with reading(path, "a pickle of plain values", remedy), open(path, "rb") as file:
@@ -103,10 +100,7 @@ def load_plain(path: str | Path, unpickler: type[PlainUnpickler] = PlainUnpickle
 
 
 def load_npy(path: str | Path) -> np.ndarray:
-    """Read a ``.npy`` file, also one of text stored as objects, which is a pickle of plain values inside.
-
-    ValueError if the file is damaged, or refers to anything that could run code.
-    """
+    """Read a ``.npy`` file, also one of text stored as objects, which is a pickle of plain values inside."""
     path = user_path(path)
     with reading(path, "a .npy file", "save the names with dtype=str, or as text"):
         with open(path, "rb") as file:

@@ -16,10 +16,7 @@ DAMAGE = (UnicodeDecodeError, EOFError, gzip.BadGzipFile, zlib.error)
 
 
 class WholeLines:
-    """A binary file of text for scipy's matrix reader, which crashes on anything else.
-
-    Zero bytes are an error, and a missing line feed at the end of the file is added.
-    """
+    """A binary file of text for scipy's matrix reader, which crashes on zero bytes and a missing last line feed."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file, self._last = file, b"\n"
@@ -110,19 +107,14 @@ def refuse_links(folder: str | Path) -> None:
 
 def check_config_files(arguments: Sequence[str]) -> None:
     """Raise ValueError for a file named by ``--config`` that is no YAML."""
+    import yaml
+
     config_files = [word.partition("=")[2] for word in arguments if word.startswith("--config=")]
     config_files += [name for word, name in itertools.pairwise(arguments) if word == "--config"]
     for path in map(user_path, config_files):
-        if path.is_file():
-            _check_yaml(path)
-
-
-def _check_yaml(path: Path) -> None:
-    import yaml
-
-    try:
-        for _ in yaml.parse(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader):
-            pass
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        msg = f"{path} cannot be read as YAML ({' '.join(str(error).split())}); expected lines of name: value"
-        raise ValueError(msg) from error
+        try:
+            if path.is_file():
+                list(yaml.parse(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader))
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+            msg = f"{path} cannot be read as YAML ({' '.join(str(error).split())}); expected lines of name: value"
+            raise ValueError(msg) from error

@@ -1,9 +1,11 @@
-"""Read and write JSON, npz and text files, and detect damage by checksums (which are no signature)."""
+"""Read and write JSON, npz, tensors and text, and detect damage by checksums (which are no signature)."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,11 +15,12 @@ import numpy as np
 import pandas as pd
 
 from gears.core._messages import shorten
-from gears.files._atomic import write_atomically
+from gears.files._atomic import error_of_next_write, write_atomically
 from gears.files._mapped import pieces
-from gears.files._paths import reading, user_path
+from gears.files._paths import existing_file, reading, user_path
 
 if TYPE_CHECKING:
+    import torch
     from anndata import AnnData
 
 LARGEST_CHECKED = 512 << 20
@@ -45,23 +48,21 @@ def read_json(path: str | Path) -> Any:
         raise ValueError(msg) from error
 
 
-def write_npz(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
-    """Write arrays (no objects) to a compressed npz file atomically."""
+def write_npz(path: str | Path, arrays: dict[str, np.ndarray], *, compress: bool = True) -> Path:
+    """Write arrays (no objects) to an npz file atomically."""
 
     def write(temporary: Path) -> None:
         with open(temporary, "wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+            (np.savez_compressed if compress else np.savez)(file, **arrays)  # type: ignore[arg-type]
 
     return write_atomically(path, write)
 
 
 def plain_adata(obs: pd.DataFrame, var: pd.DataFrame, **more: Any) -> AnnData:
-    """An AnnData with these annotations and `more` fields that every version of anndata can write.
-
-    Strings are Python objects, also where pandas infers another type (``future.infer_string``).
-    """
+    """An AnnData with these annotations and `more` fields that every version of anndata can write."""
     from anndata import AnnData
 
+    # strings are Python objects, also where pandas infers another type
     with pd.option_context("future.infer_string", False):
         return AnnData(obs=_with_object_strings(obs), var=_with_object_strings(var), **more)
 
@@ -144,11 +145,37 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
         return arrays
 
 
-def content_hash(*values: Any) -> str:
-    """SHA-256 (hex) of arrays, bytes and JSON-like values, in order.
+def write_tensors(path: str | Path, value: Any) -> None:
+    """Write tensors and plain types atomically with ``torch.save``."""
+    import torch
 
-    Arrays enter with dtype and shape, so that equal bytes of another shape differ.
-    """
+    def write(temporary: Path) -> None:
+        try:
+            torch.save(value, temporary)
+        except RuntimeError as error:  # torch does not say why a write failed
+            reason = OSError(errno.EIO, str(error).partition("\n")[0])
+            raise error_of_next_write(temporary.parent) or reason from error
+
+    write_atomically(path, write)
+
+
+def read_tensors(path: str | Path, device: str | torch.device = "cpu") -> Any:
+    """Read tensors and plain types; content that could run code, or damage, is an error."""
+    import torch
+
+    path = existing_file(path)
+    with reading(path, "a file of tensors", "it may be damaged"):
+        if zipfile.is_zipfile(path):  # compares checksums, which `torch.load` does not
+            with zipfile.ZipFile(path) as archive:
+                broken = archive.testzip()
+            if broken is not None:
+                msg = f"its entry {broken} does not match its checksum"
+                raise ValueError(msg)
+        return torch.load(path, map_location=device, weights_only=True)
+
+
+def content_hash(*values: Any) -> str:
+    """SHA-256 (hex) of arrays (with dtype and shape), bytes and JSON-like values, in order."""
     digest = hashlib.sha256()
     for value in values:
         if isinstance(value, np.ndarray) and value.dtype.kind not in "OUT":
@@ -184,10 +211,7 @@ def file_checksum(path: Path) -> str:
 
 
 def check_file(folder: Path, name: str, checksums: Mapping[str, str], *, whole: bool = False) -> None:
-    """Compare a file with its recorded checksum: ValueError where they differ; a file without one is not checked.
-
-    `name` is relative to the folder, with ``/``; `whole` also checks files larger than :data:`LARGEST_CHECKED`.
-    """
+    """Compare a file with its recorded checksum, if it has one; `whole`: also one above :data:`LARGEST_CHECKED`."""
     path, expected = folder / name, checksums.get(name)
     if expected is None or (not whole and path.stat().st_size > LARGEST_CHECKED):
         return

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -79,7 +79,12 @@ def _co_expression(pert_data: PertData, inputs: PriorInputs) -> np.ndarray:
 
 def _knowledge(source: str, pert_data: PertData, inputs: PriorInputs) -> sparse.csr_matrix:
     """Terms of a packaged source of knowledge, weighted by their information content."""
-    return term_vectors(knowledge_table(source), [str(name) for name in pert_data.pert_names])
+    return _vectors_of(source, tuple(pert_data.pert_names.tolist()))
+
+
+@lru_cache(maxsize=len(KNOWLEDGE))  # a training fits several priors with the same nodes
+def _vectors_of(source: str, nodes: tuple[str, ...]) -> sparse.csr_matrix:
+    return term_vectors(knowledge_table(source), nodes)
 
 
 for _source in KNOWLEDGE:
@@ -124,4 +129,4 @@ def stored_profiles(screen: PreparedScreen) -> np.ndarray:
 def columns_of(pert_data: PertData) -> np.ndarray:
     """Column of each perturbation node among the measured genes, -1 where it is not measured, (P,) int64."""
     column = {gene: number for number, gene in enumerate(pert_data.screen.gene_names)}
-    return np.array([column.get(str(name), -1) for name in pert_data.pert_names], dtype=np.int64)
+    return np.array([column.get(name, -1) for name in pert_data.pert_names.tolist()], dtype=np.int64)

@@ -12,7 +12,7 @@ from gears.core._installation import cores
 from gears.core._messages import count
 from gears.distributed._log import quiet
 from gears.gears import GEARS
-from gears.training._shards import one_thread
+from gears.training._workers import one_thread
 from gears.training.options import CONDITIONS_PER_STEP, DEFAULTS, EPOCHS, STEPS_PER_EPOCH
 
 if TYPE_CHECKING:
@@ -29,24 +29,12 @@ N_MEMBERS, N_FOLDS = 4, 5
 
 @dataclass(frozen=True)
 class Costs:
-    """Estimated wall seconds of each way to train.
+    """Estimated wall seconds of each way to train."""
 
-    Attributes
-    ----------
-    screen
-        Size of the screen, in words.
-    device
-        What one device is: "GPU" or "core".
-    n_devices
-        Number of devices, W.
-    seconds
-        By way (its call): on one device, on W.
-    """
-
-    screen: str
-    device: str
+    screen: str  # its size, in words
+    device: str  # what one device is: "GPU" or "core"
     n_devices: int
-    seconds: dict[str, tuple[float, float]]
+    seconds: dict[str, tuple[float, float]]  # by way (its call): on one device, on all
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -54,12 +42,11 @@ class Costs:
 
     def render(self) -> str:
         """Lines for a terminal, in 80 columns."""
+        rows = [("estimated time", f"1 {self.device}", f"{self.n_devices} {self.device}s")]
+        rows += [(way, _time(alone), _time(together)) for way, (alone, together) in self.seconds.items()]
         lines = [
             f"this screen: {self.screen}",
-            f"{'estimated time':<50}{f'1 {self.device}':>14}{f'{self.n_devices} {self.device}s':>14}",
-        ]
-        lines += [
-            f"{way:<50}{_time(alone):>14}{_time(together):>14}" for way, (alone, together) in self.seconds.items()
+            *(f"{way:<50}{alone:>14}{together:>14}" for way, alone, together in rows),
         ]
         lines += [
             f"Estimates from one train() and {N_STEPS} steps of the network here. A process takes",
@@ -87,28 +74,22 @@ def measure_costs(pert_data: PertData) -> Costs:
     gain = 1 + WORKER_SHARE * (n_devices - 1)
     member = START_SECONDS + network
 
-    def folds(one: float) -> tuple[float, float]:
-        return N_FOLDS * one, START_SECONDS + math.ceil(N_FOLDS / n_devices) * one
+    def folds(fold: float) -> tuple[float, float]:
+        return N_FOLDS * fold, START_SECONDS + math.ceil(N_FOLDS / n_devices) * fold
 
     screen = pert_data.screen
     n_cells, n_genes = screen.cells.shape
     size = f"{count(len(screen.conditions) - 1, 'condition')}, {n_genes:,} genes, {n_cells:,} cells"
-    return Costs(
-        size,
-        device,
-        n_devices,
-        {
-            "train(): prior and correction network": (default, default),
-            f"train(prior=None): the network, {EPOCHS} epochs": (network, START_SECONDS + network / gain),
-            'train(prior=None, objective="cells")': (cells, START_SECONDS + cells / gain),
-            f"Ensemble.train: {N_MEMBERS} seeds, prior=None": (
-                N_MEMBERS * member,
-                math.ceil(N_MEMBERS / n_devices) * member,
-            ),
-            f"cross_validate(folds={N_FOLDS})": folds(default),
-            f"cross_validate(folds={N_FOLDS}, prior=None)": folds(network),
-        },
-    )
+    members = (N_MEMBERS * member, math.ceil(N_MEMBERS / n_devices) * member)
+    seconds = {
+        "train(): prior and correction network": (default, default),
+        f"train(prior=None): the network, {EPOCHS} epochs": (network, START_SECONDS + network / gain),
+        'train(prior=None, objective="cells")': (cells, START_SECONDS + cells / gain),
+        f"Ensemble.train: {N_MEMBERS} seeds, prior=None": members,
+        f"cross_validate(folds={N_FOLDS})": folds(default),
+        f"cross_validate(folds={N_FOLDS}, prior=None)": folds(network),
+    }
+    return Costs(size, device, n_devices, seconds)
 
 
 def _network_seconds(model: GEARS, objective: str, steps_per_epoch: int) -> float:

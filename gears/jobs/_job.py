@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,11 @@ from gears.graphs._similarities import PriorInputs
 from gears.model._folder import ModelParts, check_replaceable
 from gears.model.config import ModelOptions
 from gears.pertdata import PertData, PertDataOptions
-from gears.training._fitting import Seconds, fitted_prior, trains_network
+from gears.training._fitting import Seconds, TrainResult, fitted_prior, trains_network
 from gears.training._head import prepare_head
-from gears.training._results import TrainResult
 from gears.training._run_folder import check_resumed, check_unused
-from gears.training._shards import check_workers, one_thread
 from gears.training._validation import check_monitor
+from gears.training._workers import check_workers, one_thread
 from gears.training.options import TrainOptions
 
 logger = logging.getLogger(__name__)
@@ -96,21 +95,15 @@ class TrainingJob:
 
     def warn_without_effect(self) -> None:
         """Warn about loader options that this job does not use."""
-        if self.loader.test_batch_size is not None:
-            logger.warning(
-                "test_batch_size=%d has no effect: condition means are scored, and no cell of the validation or test "
-                "part is read",
-                self.loader.test_batch_size,
-            )
-        n_workers = self.loader.num_workers
-        if n_workers and not self.on_cells:
-            logger.warning("num_workers=%d has no effect: over moments no cell is read", n_workers)
+        test_batch_size, num_workers = self.loader.test_batch_size, self.loader.num_workers
+        if test_batch_size is not None:
+            why = "condition means are scored, and no cell of the validation or test part is read"
+            logger.warning("test_batch_size=%d has no effect: %s", test_batch_size, why)
+        if num_workers and not self.on_cells:
+            logger.warning("num_workers=%d has no effect: over moments no cell is read", num_workers)
 
     def make_batches(self, pert_data: PertData, world_size: int, rank: int, num_workers: int) -> None:
-        """Loaders of cells, where the job reads any.
-
-        ValueError unless training has a batch of cells, or a condition, for each worker.
-        """
+        """Loaders of cells, where the job reads any; ValueError unless each worker has a batch, or a condition."""
         if self.on_cells:
             size = self.options.with_defaults().batch_size
             assert size is not None
@@ -132,10 +125,7 @@ class TrainingJob:
         return {**self.options.to_dict(), **self.loader.to_dict(), **configs}
 
     def prepare(self, world_size: int, seconds: Seconds | None = None) -> tuple[PertData, TrainingJob]:
-        """Prepare screen, split, graphs and prior, and store them where the workers read them.
-
-        Returns the screen, and the job in which files replace graphs, embeddings and annotations that are objects.
-        """
+        """Store screen, split, graphs and prior where workers read them; the screen, and the job with files."""
         seconds = Seconds() if seconds is None else seconds
         if self.options.reproducible:
             check_workers(world_size)
@@ -181,11 +171,7 @@ class TrainingJob:
         return gears
 
     def conclude(self, pert_data: PertData, result: TrainResult, seconds: Seconds, model: GEARS | None) -> TrainResult:
-        """Load the trained model and score the test part, after all workers have ended.
-
-        `result` is that of rank 0; `seconds` are the stages of this process, to which the worker's are added. The
-        trained model is loaded into `model`, too, if there is one.
-        """
+        """Load the trained model (also into `model`) and score the test part, after all workers have ended."""
         assert result.save_path is not None
         seconds.include(result.seconds)
         trained, table = GEARS(pert_data, device=result.devices[0]), None
@@ -201,7 +187,7 @@ class TrainingJob:
         return dataclasses.replace(result, table=table, seconds=dict(seconds))
 
     def _with_files(self, pert_data: PertData, parts: ModelParts) -> TrainingJob:
-        """The job with files, in the graphs folder of the screen, of custom graphs, embeddings and annotations."""
+        """The job with files, in the screen's folder, in place of graphs, embeddings and annotations as objects."""
         network, nodes = self.network, self.nodes
         folder = writable_folder(pert_data.screen.folder / "graphs")
         files: dict[str, Any] = {"G_go_weight": None, "G_coexpress_weight": None}
@@ -236,28 +222,11 @@ def first_on_rank_0() -> Iterator[None]:
         yield
 
 
-def train_joined(
-    job: TrainingJob,
-    n_gpus: int | None,
-    gpu_ids: Sequence[int] | None,
-    device: DeviceLike,
-    backend: str | None,
-    timeout: float | None,
+def _train_joined(
+    job: TrainingJob, ranks: Ranks, device: str, backend: str | None, timeout: float | None, seconds: Seconds
 ) -> TrainResult:
-    """Train as one worker of a launcher or of a running process group.
-
-    The screen is prepared before the process group starts (a file lock lets one process do it), so that nothing slow
-    happens between collectives; the test part is scored on rank 0 after the group has ended.
-    """
-    ranks = Ranks.current()
-    assert ranks is not None
-    own_gpu = own_device(ranks, n_gpus, gpu_ids, device)
-    with shown(job.options.verbose):
-        return _train(job, ranks, own_gpu, backend, timeout)
-
-
-def _train(job: TrainingJob, ranks: Ranks, device: str, backend: str | None, timeout: float | None) -> TrainResult:
-    seconds = Seconds()
+    """Train as one worker of a launcher or of a running process group; rank 0 scores the test part at the end."""
+    # the screen is prepared before the process group starts, so that nothing slow happens between collectives
     with first_on_rank_0():
         job.warn_without_effect()
         # one process of a file system after the other, also of another job
@@ -344,15 +313,18 @@ def train_multi_gpu(
     ...     {"save_path": "models/run1", "epochs": 20}, gpu_ids=[2, 3])     # doctest: +SKIP
     """
     exit_unguarded_child()
-    timeout = check_timeout(timeout)
+    timeout, seconds = check_timeout(timeout), Seconds()
     job = TrainingJob.check(pert_data_path, dataset_name, split_config, args, data_config)
     if started_by_launcher():
-        result = train_joined(job, n_gpus, resolve_gpu_ids(gpu_ids), device, backend, timeout)
+        ranks = Ranks.current()
+        assert ranks is not None
+        own_gpu = own_device(ranks, n_gpus, resolve_gpu_ids(gpu_ids), device)
+        with shown(job.options.verbose):
+            result = _train_joined(job, ranks, own_gpu, backend, timeout, seconds)
         if model is not None:
             model.load_pretrained(str(result.save_path))
         return result
     check_not_daemonic()
-    seconds = Seconds()
     with shown(job.options.verbose):
         plan = plan_devices(n_gpus, gpu_ids, device, backend)
         job.warn_without_effect()

@@ -30,12 +30,12 @@ from gears.jobs._job import TrainingJob, train_ddp_worker
 from gears.model._folder import difference
 from gears.prediction._stream import predict
 from gears.prediction.predictions import Predictions, requested_conditions
-from gears.training._results import TrainResult
+from gears.training._fitting import TrainResult
 
 logger = logging.getLogger(__name__)
 
-REQUIRED = ("pert_data_path", "dataset_name", "args")
-KEYS = (*REQUIRED, "split_config", "data_config")
+KEYS = ("pert_data_path", "dataset_name", "split_config", "args", "data_config")
+OPTIONAL = {"split_config", "data_config"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,11 +103,11 @@ class Ensemble:
         first = models[0]._need_model()
         for number, model in enumerate(models[1:], start=2):
             parts = model._need_model()
-            for kind in ("gene_names", "pert_names"):
-                first_names, other_names = getattr(first, kind), getattr(parts, kind)
+            for list_name in ("gene_names", "pert_names"):
+                first_names, other_names = getattr(first, list_name), getattr(parts, list_name)
                 if first_names != other_names:
                     names = difference(first_names, other_names)
-                    msg = f"models 1 ('there') and {number} ('here') have other {kind}: {names}"
+                    msg = f"models 1 ('there') and {number} ('here') have other {list_name}: {names}"
                     raise ValueError(msg)
             if not np.allclose(first.control_mean_G, parts.control_mean_G):
                 msg = f"models 1 and {number} have another control mean: they were trained on other control cells"
@@ -117,10 +117,9 @@ class Ensemble:
     def _report_agreement(self) -> None:
         """Say in one line that all models predict the same: an ensemble of them has no spread."""
         conditions = requested_conditions(self.pert_list[:1], self.models[0]._need_model())
-        predicted = [
-            predict(*model._predictor(warn=False), conditions, clip=False, warn=False) for model in self.models
-        ]
-        if all(np.array_equal(predicted[0].expression_UG, other.expression_UG) for other in predicted[1:]):
+        predictors = [model._predictor(warn=False) for model in self.models]
+        first, *others = [predict(*parts, conditions, clip=False, warn=False).expression_UG for parts in predictors]
+        if all(np.array_equal(first, other) for other in others):
             why = "their weights are the same; give other seeds"
             if not self.models[0]._need_model().uses_network:
                 why = "no network is used; prior=None trains networks that differ"
@@ -135,11 +134,8 @@ class Ensemble:
     @classmethod
     def load(cls, members: Iterable[str | Path | RunOutcome], device: str | torch.device | None = None) -> Ensemble:
         """Load the models of saved folders or of the outcomes of :func:`gears.train_many` (without failed runs)."""
-        paths = [
-            member.save_path if isinstance(member, RunOutcome) else member
-            for member in members
-            if not (isinstance(member, RunOutcome) and not member.ok)
-        ]
+        succeeded = [member for member in members if not isinstance(member, RunOutcome) or member.ok]
+        paths = [member.save_path if isinstance(member, RunOutcome) else member for member in succeeded]
         return cls([GEARS.from_pretrained(path, device=device) for path in paths])
 
     @classmethod
@@ -202,8 +198,7 @@ class Ensemble:
             for model in self.models
         ]
         stacked_MUG = np.stack([predictions.expression_UG for predictions in members])
-        mean_UG, spread_UG = stacked_MUG.mean(axis=0), stacked_MUG.std(axis=0, ddof=1)
-        first = members[0]
+        mean_UG, spread_UG, first = stacked_MUG.mean(axis=0), stacked_MUG.std(axis=0, ddof=1), members[0]
         widths = [predictions.width_UL for predictions in members if predictions.width_UL is not None]
         first.warn_uninformed()
         clip = clips(clip, all(model._need_model().nonnegative for model in self.models))
@@ -342,14 +337,10 @@ def train_many(
         logger.info("%d trainings, %d at a time on %s", len(jobs), len(plan.devices), ", ".join(plan.devices))
         work = partial(train_ddp_worker, evaluate_test=True)
         outcomes = launch_many(work, arguments, plan.devices, backend=plan.backend, timeout=timeout)
+    results = [None if outcome.error else TrainResult(**outcome.value) for outcome in outcomes]
     return [
-        RunOutcome(
-            str(job.options.save_path),
-            outcome.device,
-            None if outcome.error else TrainResult(**outcome.value),
-            outcome.error,
-        )
-        for job, outcome in zip(jobs, outcomes, strict=True)
+        RunOutcome(str(job.options.save_path), outcome.device, result, outcome.error)
+        for job, outcome, result in zip(jobs, outcomes, results, strict=True)
     ]
 
 
@@ -377,12 +368,11 @@ def _job(config: Mapping[str, Any]) -> TrainingJob:
     for name in config:
         if name not in KEYS:
             raise ValueError(unknown_name("entry", str(name), KEYS))
-    missing = [name for name in REQUIRED if config.get(name) is None]
+    arguments: list[Any] = [config.get(name) for name in KEYS]
+    missing = [name for name in KEYS if config.get(name) is None and name not in OPTIONAL]
     if missing:
         msg = f"{', '.join(missing)} missing; a configuration has {', '.join(KEYS)}"
         raise ValueError(msg)
-    order = ("pert_data_path", "dataset_name", "split_config", "args", "data_config")
-    arguments: list[Any] = [config.get(name) for name in order]
     return TrainingJob.check(*arguments)
 
 
@@ -391,13 +381,12 @@ def _prepared(jobs: Sequence[TrainingJob]) -> list[TrainingJob]:
     ready: dict[str, TrainingJob] = {}
     prepared = []
     for job in jobs:
-        data = (replace(job.network, seed=None), job.nodes, job.processing)
-        key = content_hash(
-            str(job.data_path), job.dataset_name, repr(job.split), cloudpickle.dumps([one.changed() for one in data]),
-            job.on_cells, job.options.batch_size,
-        )  # fmt: skip
+        # the jobs of an ensemble differ in their seeds alone; graphs and annotations may be any objects
+        objects = [option.changed() for option in (replace(job.network, seed=None), job.nodes, job.processing)]
+        plain = [str(job.data_path), job.dataset_name, repr(job.split), job.on_cells, job.options.batch_size]
+        key = content_hash(plain, cloudpickle.dumps(objects))
         if key not in ready:
             _, ready[key] = job.prepare(1)
-        one = ready[key]
-        prepared.append(replace(job, network=replace(one.network, seed=job.network.seed), nodes=one.nodes))
+        like = ready[key]
+        prepared.append(replace(job, network=replace(like.network, seed=job.network.seed), nodes=like.nodes))
     return prepared

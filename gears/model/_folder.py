@@ -20,11 +20,11 @@ from gears.conditions import Condition
 from gears.core._installation import __version__
 from gears.core._messages import shorten
 from gears.data.screen._contexts import ModelContexts
+from gears.data.screen._spelling import Spelling
 from gears.data.splits._split import Split, perturbed_in
 from gears.files._atomic import new_folder
 from gears.files._manifest import MANIFEST, FolderFormat
 from gears.files._paths import check_folder, link_target, user_path
-from gears.files._tensors import read_tensors, write_tensors
 from gears.files.formats import (
     check_file,
     checksums_of,
@@ -33,8 +33,10 @@ from gears.files.formats import (
     need_types,
     read_json,
     read_npz,
+    read_tensors,
     write_json,
     write_npz,
+    write_tensors,
 )
 from gears.graphs._custom import GraphMaker, Graphs, coexpression_graph_of, go_graph_of
 from gears.graphs._graph import Graph
@@ -84,6 +86,8 @@ class ModelParts:
     """Whether the screen has no value below 0: predictions below 0 are then set to 0 by default."""
     inputs: PriorInputs = dataclasses.field(default_factory=PriorInputs)
     """Tables that the prior reads beside the screen, and the perturbation embedding starts from; not saved."""
+    spelling: Spelling = dataclasses.field(default_factory=Spelling)
+    """How the screen's own labels were written: predictions understand them, too."""
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Name and content hash of the screen, training options, versions."""
 
@@ -171,6 +175,7 @@ class ModelParts:
             "genes_hash": content_hash(list(self.gene_names)),
             "n_genes": len(self.gene_names),
             "n_perts": len(self.pert_names),
+            "spelling": self.spelling.to_dict(),
             "provenance": dict(self.provenance),
             "versions": {"gears": __version__, "python": platform.python_version()} | packages,
             "checksums": checksums_of(folder, names_written),
@@ -313,6 +318,7 @@ def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
         prior=_read_prior(path, config["prior"], len(gene_names), len(pert_names)),
         contexts=contexts,
         nonnegative=bool(config.get("nonnegative", True)),
+        spelling=Spelling.from_dict(manifest.get("spelling")),
         provenance=manifest.get("provenance", {}),
     )
 
@@ -401,6 +407,7 @@ def build_parts(pert_data: PertData, config: ModelConfig, graphs: CustomGraphs |
         split=pert_data.split,
         fitted_parts=(),
         inputs=PriorInputs.of(pert_data, config.hidden_size, graphs.pert_embedding),
+        spelling=screen.spelling,
         provenance={"dataset": pert_data.dataset_name, "screen_hash": screen.content_hash, "scale": screen.scale},
     )
 

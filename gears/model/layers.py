@@ -220,7 +220,8 @@ class Placing(nn.Module):
 
     Scale and shift begin at zero and the sign of a type at 1 (-1 for activation), so that a network of
     several contexts begins like the published one. With a single context, or a single type, there are
-    no such parameters. A context without training conditions takes the mean of the trained contexts.
+    no such parameters. A context without training conditions, or beyond those of the network, takes the mean of the
+    trained contexts.
     `size` is the width of the effects, H.
     """
 
@@ -260,9 +261,10 @@ class Placing(nn.Module):
         return effect_UH
 
     def _rows(self, table_KH: Tensor, context_U: Tensor) -> Tensor:
-        if not self.training and not bool(self.seen.all()):  # the second waits for the device
+        if not self.training:
             mean_H = table_KH[self.seen].mean(0)
-            table_KH = torch.where(self.seen.unsqueeze(1), table_KH, mean_H)
+            table_KH = torch.cat([torch.where(self.seen.unsqueeze(1), table_KH, mean_H), mean_H[None]])
+            context_U = context_U.clamp(max=len(table_KH) - 1)
         return table_KH[context_U]
 
 

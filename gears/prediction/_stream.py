@@ -27,6 +27,7 @@ from gears.prediction._information import source_of_genes, warn_uninformed
 from gears.prediction.predictions import (
     Origin,
     Predictions,
+    entries_in,
     in_contexts,
     listed_order,
     nodes_of,
@@ -199,7 +200,7 @@ def predict(
     warn: bool = True,
 ) -> Predictions:
     """Predict conditions into memory (see :meth:`gears.GEARS.predict`); `warn` once of genes that are hardly known."""
-    entries = [conditions] if isinstance(conditions, str | Condition) else list(conditions)
+    entries = list(entries_in(conditions))
     requested = requested_conditions(entries, parts)
     units, nodes, control_mean = in_contexts(requested, parts, context, perturbation_type)
     changes = predict_changes(network, nodes, prior=parts.prior, chunk=whole_number("chunk", chunk))
@@ -283,13 +284,14 @@ def predict_to_file(
     overwrite: bool = False,
     device: DeviceLike = None,
     gpu_ids: GpuIds = None,
+    context: str | None = None,
 ) -> Path:
-    """Predict any conditions, in every context and with every type of the model, into an h5ad or zarr file."""
+    """Predict any conditions, in every context (or one) and with every type of the model, into an h5ad or zarr file."""
     requested, devices = requested_conditions(conditions, parts), devices_of(device, gpu_ids)
     nodes_of(requested, parts.pert_names)  # raises for an unknown gene before a file is written
-    units = requested if parts.contexts is None else parts.contexts.placed(requested, None, None)
+    units = requested if parts.contexts is None else parts.contexts.placed(requested, context, None)
     warn_uninformed(requested, source_of_genes(parts))
-    chunks = stream(network, parts, requested, clip=clip, chunk=chunk, devices=devices)
+    chunks = stream(network, parts, units, clip=clip, chunk=chunk, devices=devices)
     chunks = followed(chunks, len(units), "predicting", "conditions", len)
     return write_predictions(output, units, parts, chunks, clip=clip, overwrite=overwrite)
 

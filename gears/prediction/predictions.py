@@ -28,6 +28,7 @@ from gears.core._intervals import half_width, sd_factor
 from gears.core._messages import count, shorten, unknown_name
 from gears.core._numbers import whole_number
 from gears.data.checks._names import model_names
+from gears.data.screen._spelling import Spelling
 from gears.data.splits._split import Split, subgroup_names
 from gears.files.formats import plain_adata
 from gears.graphs._annotation import GeneAnnotation, near_symbols
@@ -363,6 +364,9 @@ class Predictions(Mapping[str, np.ndarray]):
                 return rows.pop()
         elif (row := self._rows.get(Condition.of(key))) is not None:
             return row
+        own = None if self.origin is None else self._rows.get(self.origin.spelling.condition(key))
+        if own is not None:
+            return own
         name = key if isinstance(key, str) else Condition.of(key).name
         raise KeyError(unknown_name("condition", name, [condition.name for condition in self.conditions]))
 
@@ -438,15 +442,21 @@ def requested_conditions(
     ValueError
         No condition, an empty one, or a name of two genes of the model.
     """
-    if isinstance(entries, str | Condition):
-        entries = [entries]
-    conditions = [_requested_condition(entry) for entry in entries]
+    conditions = [_requested_condition(entry, parts) for entry in entries_in(entries)]
     if not conditions:
         msg = "predict got no condition; give at least one, such as [['A', 'B']] or ['A+B', 'A']"
         raise ValueError(msg)
     names = _names_in_model((gene for condition in conditions for gene in condition.genes), parts)
     renamed = (replace(one, genes=tuple(names.get(gene, gene) for gene in one.genes)) for one in conditions)
     return tuple(dict.fromkeys(renamed))
+
+
+def entries_in(
+    conditions: str | Condition | Iterable[str | Sequence[str] | Condition],
+) -> Iterable[str | Sequence[str] | Condition]:
+    """A user's conditions; what is one condition, or none, is one entry."""
+    is_several = isinstance(conditions, Iterable) and not isinstance(conditions, str | Condition)
+    return conditions if is_several else [conditions]  # type: ignore[list-item, return-value]
 
 
 def listed_order(entries: Iterable[str | Sequence[str] | Condition]) -> dict[tuple[str, ...], tuple[str, ...]]:
@@ -478,12 +488,12 @@ def _names_in_model(genes: Iterable[str], parts: ModelParts) -> dict[str, str]:
     return names
 
 
-def _requested_condition(entry: str | Sequence[str] | Condition) -> Condition:
-    """A condition from a user's entry: a label, a gene, or a list of genes (not empty)."""
+def _requested_condition(entry: str | Sequence[str] | Condition, parts: ModelParts) -> Condition:
+    """A condition from a user's entry: a label as in the screen, a gene, or a list of genes (not empty)."""
     if isinstance(entry, Sequence) and len(entry) == 0:
         msg = "predict got an empty condition; give its genes, such as ['A', 'B'], or 'ctrl' for the control"
         raise ValueError(msg)
-    return Condition.of(entry)
+    return parts.spelling.condition(entry, parts.pert_names)
 
 
 @dataclass(frozen=True)
@@ -503,6 +513,8 @@ class Origin:
         Facts about the screen: dataset, hash.
     split
         The model's split.
+    spelling
+        How the screen's own labels were written.
     """
 
     gene_ids: tuple[str, ...]
@@ -510,6 +522,7 @@ class Origin:
     source_of: Mapping[str, str] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     split: Split | None = None
+    spelling: Spelling = field(default_factory=Spelling)
 
     @classmethod
     def of(cls, parts: ModelParts) -> Origin:
@@ -518,7 +531,7 @@ class Origin:
         if parts.split is not None:
             controls = (condition for condition in parts.training_conditions() if condition.is_control)
             fitted = frozenset([*parts.fitted_conditions(), *controls])
-        return cls(parts.gene_ids, fitted, source_of_genes(parts), parts.provenance, parts.split)
+        return cls(parts.gene_ids, fitted, source_of_genes(parts), parts.provenance, parts.split, parts.spelling)
 
     @property
     def description(self) -> dict[str, Any]:

@@ -41,6 +41,7 @@ _SHRUNK_BY = 2.0  # conditions that the mean of the genes counts as in a gene's 
 _LEAST_SCALE = 0.03  # of a gene, as a share of the mean
 _LEAST_CHANGE = 1e-3  # of a predicted mean squared change, as a share of the average over conditions
 _LEAST_FACTOR = 1e-3  # of the variances, where errors are no larger than sampling noise
+_SETTING_FACTORS = (0.2, 5.0)  # on the variances of a setting, least and largest
 _FEWEST = 8  # conditions that show how errors follow sizes
 _EXPONENTS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 _SHARES = (0.0, 0.1, 0.2, 0.35, 0.5, 0.7, 0.85)
@@ -70,14 +71,35 @@ def fit_uncertainty(found: LeftOut, covariance: ConditionCovariance, posterior: 
     exponents = np.hstack([exponents, factor_2[:, None]])
     variance_R = errors.variance_R * size_factor(exponents, expected_R, errors.unseen_R)
     gene_G = errors.scales(variance_R / factor_2[errors.unseen_R.astype(np.int64)])
+    setting_S = None
+    if data.n_settings > 1:
+        setting_S = _fit_settings(data, errors, share, variance_R)
+        factor_R = setting_S[data.setting_C[errors.rows]]
+        variance_R, base_RT = variance_R * factor_R, base_RT * factor_R[:, None]
     target = _target_error(found, errors, variance_R, gene_G, share)
     true_change = _true_change(found, errors, variance_R, gene_G, share)
-    mean_G = data.delta_CG.mean(axis=0)
-    held = float(found.change_CG.mean(axis=0) @ mean_G) / max(float(mean_G @ mean_G), np.finfo(float).tiny)
     return Uncertainty(
         covariance, posterior, gene_G, share, size, exponents, errors.least, target, true_change,
-        data.control_variance(), min(max(held, 0.0), 1.0), errors.widths(base_RT),
+        data.control_variance(), _share_held(data.delta_CG.mean(axis=0), found.change_CG.mean(axis=0)),
+        errors.widths(base_RT), setting_S,
     )  # fmt: skip
+
+
+def _share_held(measured_SG: np.ndarray, found_SG: np.ndarray) -> float:
+    """Share of measured levels that predictions hold, 0 to 1."""
+    measured_N, found_N = measured_SG.ravel(), found_SG.ravel()
+    held = float(found_N @ measured_N) / max(float(measured_N @ measured_N), np.finfo(float).tiny)
+    return min(max(held, 0.0), 1.0)
+
+
+def _share_of_departures(found: LeftOut) -> float:
+    """Share of what each setting's level departs from their mean that predictions of its conditions hold."""
+    data = found.data
+    if data.holds_settings_out:
+        return 0.0
+    rows = [np.flatnonzero(data.setting_C == setting) for setting in np.unique(data.setting_C).tolist()]
+    levels = (np.array([change_CG[at].mean(axis=0) for at in rows]) for change_CG in (data.delta_CG, found.change_CG))
+    return _share_held(*(level_SG - level_SG.mean(axis=0) for level_SG in levels)) if len(rows) > 1 else 1.0
 
 
 def _log_sizes(data: PriorData) -> tuple[np.ndarray, np.ndarray]:
@@ -112,8 +134,8 @@ class _Errors:
     variance_R: np.ndarray
     unseen_R: np.ndarray
     combined_R: np.ndarray
-    """Whether it is a combination of known genes: what is found for these is not mixed with known single genes, of
-    which less is known than their variance says."""
+    """Whether it is a combination of known genes, or of a gene that other settings perturb: what is found for these is
+    not mixed with known single genes of one setting, of which less is known than their variance says."""
 
     @classmethod
     def of(cls, found: LeftOut) -> _Errors:
@@ -125,6 +147,9 @@ class _Errors:
         error_RG = data.delta_CG[rows] - change_RG
         change_RG -= found.own[rows].toarray()
         noise_RG = np.outer(1 / data.n_C[rows], data.variance_G)
+        if isinstance(data.n_control, np.ndarray):  # other settings do not share the error of its control mean
+            foreign = (1 - _share_of_departures(found)) ** 2
+            noise_RG += foreign * np.outer(1 / data.n_control[data.setting_C[rows]], data.variance_G)
         error_RG[at] = noise_RG[at] = 0.0
         change_RG **= 2
         mean_R = change_RG.mean(axis=1)
@@ -136,7 +161,7 @@ class _Errors:
         return cls(
             rows, genes, error_RG, noise_RG, error_RT, noise_RT, change_RG[:, genes], np.maximum(mean_R, least), least,
             found.variance_C[rows], found.unseen_C[rows],
-            ~found.unseen_C[rows] & (sizes_of([data.sets[row] for row in rows.tolist()]) > 1),
+            ~found.unseen_C[rows] & ((sizes_of([data.sets[row] for row in rows.tolist()]) > 1) | (data.n_settings > 1)),
         )  # fmt: skip
 
     def scales(self, variance_R: np.ndarray) -> np.ndarray:
@@ -227,6 +252,24 @@ def _fit_share(errors: _Errors, variance_R: np.ndarray) -> tuple[float, np.ndarr
     fitted = [errors.scored(base_of(share)) for share in _SHARES]
     best = int(np.argmin([score for score, _ in fitted]))
     return _SHARES[best], fitted[best][1], base_of(_SHARES[best])
+
+
+def _fit_settings(data: PriorData, errors: _Errors, share: float, variance_R: np.ndarray) -> np.ndarray:
+    """Factor on the variances of each setting, (S,): 1 where all of them are held out whole."""
+    factor_S, setting_R = np.ones(data.n_settings), data.setting_C[errors.rows]
+    if data.holds_settings_out:
+        return factor_S
+    scale_RT = errors.left_out_scales(variance_R)
+    change_RT = errors.change_RT * (scale_RT.mean() / errors.mean_R)[:, None]
+    base_RT = ((1 - share) * scale_RT + share * change_RT) * variance_R[:, None]
+    is_counted_RT = (errors.noise_RT > 0) | (errors.error_RT != 0)
+    for setting in np.unique(setting_R).tolist():
+        at_RT = is_counted_RT & (setting_R == setting)[:, None]
+        if at_RT.any():
+            n = float((setting_R == setting).sum())
+            factor = _factor(errors.error_RT[at_RT], base_RT[at_RT], errors.noise_RT[at_RT])
+            factor_S[setting] = np.exp(n / (n + _FEWEST) * np.log(np.clip(factor, *_SETTING_FACTORS)))
+    return factor_S
 
 
 def _factor(error_N: np.ndarray, variance_N: np.ndarray, noise_N: np.ndarray, level: float = LEVEL) -> float:

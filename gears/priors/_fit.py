@@ -15,13 +15,16 @@ from gears.files._mapped import row_blocks
 from gears.graphs._similarities import PriorInputs
 from gears.priors._calibration import LeftOut, fit_uncertainty
 from gears.priors._data import PriorData
+from gears.priors._elsewhere import OWN_SHARE, Elsewhere
 from gears.priors._kernels import KINDS, N_KINDS, NEW_KINDS, NEW_ONE, NEW_SEVERAL, kinds_of_sets, sizes_of, target_cells
 from gears.priors._magnitude import fit_magnitude
 from gears.priors._measured import Measured
+from gears.priors._new_settings import filled
 from gears.priors._prior import Effects, GenePrior, slopes_of_targets
 from gears.priors._process import Process, Regression, levels
 
 if TYPE_CHECKING:
+    from gears.priors._posterior import ConditionCovariance, Posterior
     from gears.priors._uncertainty import Uncertainty
 
 SLOPES = (1.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.1, 1.2)
@@ -66,25 +69,22 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     judged
         Rows of the conditions whose predictions `criterion` takes; all by default.
     """
-    target_SG = _target_changes(data)
+    share_K = _shares_of_targets(data)
+    target_SG = data.control_mean_SG * np.resize(share_K, data.n_settings)[:, None]
     targets = targets_of(data, target_SG)
     # a knocked-down gene loses a share of its control mean, whatever similar genes do: taken out, added at the end
     rest_CG = data.delta_CG - targets.toarray()
     if len(data.sets) < 2 or not rest_CG.any():  # nothing tells what conditions share from what is their own
-        return _mean_only(data, target_SG)
+        return _mean_only(data, target_SG, share_K)
     process, *released = Process.tried(data, rest_CG)
-    candidates = list(_candidates(process, rest_CG, target_SG))
-    for other in released:
-        candidates += _candidates(other, rest_CG, target_SG, CANDIDATE_MARGIN)
+    further = [one for other in released for one in _candidates(other, rest_CG, target_SG, CANDIDATE_MARGIN)]
     if (cut_CG := _without_huge(data, rest_CG)) is not None:
-        candidates += _candidates(Process.of(data, cut_CG), cut_CG, target_SG, CUT_MARGIN)
-    choice = _choose(candidates, data, targets, criterion, judged)
-    candidate = candidates[choice.index]
-    left_out_CG = np.empty_like(rest_CG)
-    for block in row_blocks(*left_out_CG.shape):
-        rows = np.arange(block.start, block.stop)
-        left_out_CG[block] = choice.left_out(candidate, targets, rows)
-    uncertainty, measured = _uncertainty(data, candidate.regression, choice, left_out_CG, targets)
+        further += _candidates(Process.of(data, cut_CG), cut_CG, target_SG, CUT_MARGIN)
+    found = _Chosen.of(process, target_SG, targets, criterion, judged, further=further)
+    candidate, choice = found.candidate, found.choice
+    certainty = candidate.regression.certainty()
+    uncertainty = found.uncertainty(targets, certainty)
+    elsewhere = _elsewhere(found, share_K, targets, uncertainty, criterion, judged)
     report = {
         "kind": "additive Gaussian process" + (" over condition x context" if data.n_settings > 1 else ""),
         "conditions": len(data.sets),
@@ -93,15 +93,47 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
         "cut": candidate.regression.process.rest_CG is cut_CG,
         "factor": candidate.prior.magnitude is not None,
         "shrunk_level": candidate.regression.is_level_shrunk,
-        "carried": candidate.regression.carry,
+        "carried": elsewhere.carry,
         **choice.report(),
         "sd": uncertainty.report(),
     }
     prior = dataclasses.replace(
         candidate.prior, slope_K=choice.slope_K, mean_share_K=choice.mean_share_K, uncertainty=uncertainty,
-        report=report, measured=measured,
+        report=report, measured=found.measured(targets, uncertainty), elsewhere=elsewhere,
     )  # fmt: skip
-    return FittedPrior(prior, left_out_CG)
+    others = np.setdiff1d(np.arange(data.n_settings), prior.trained_settings)
+    if len(others):
+        control_SG = np.broadcast_to(data.control_variance(), data.control_mean_SG.shape)
+        prior = filled(elsewhere, prior, others, data.control_mean_SG[others], control_SG[others])
+    return FittedPrior(prior, found.left_out_CG)
+
+
+def _elsewhere(
+    found: _Chosen,
+    share_K: np.ndarray,
+    targets: sparse.csr_matrix,
+    uncertainty: Uncertainty,
+    criterion: Criterion,
+    judged: np.ndarray | None,
+) -> Elsewhere:
+    """What is said of settings without training conditions: by contexts held out in turn, where several train."""
+    process, here = found.candidate.regression.process, found
+    data, own = process.data, None
+    context_C = data.setting_C // data.n_kinds
+    if len(np.unique(context_C)) < 2:  # nothing tells how much carries over
+        covariance = uncertainty.covariance
+        parts = [covariance.overall, *([] if covariance.within is None else [covariance.within])]
+        signal = sum(part.shared + part.own + part.similar for part in parts)
+        covariance = dataclasses.replace(covariance, nugget=covariance.nugget + OWN_SHARE * signal)
+        own = dataclasses.replace(uncertainty, covariance=covariance)
+    elif not data.holds_settings_out:
+        process = dataclasses.replace(process, data=dataclasses.replace(data, groups=context_C))
+        here = _Chosen.of(process, found.candidate.prior.target_SG, targets, criterion, judged, like=found.candidate)
+        own = here.uncertainty(targets, (uncertainty.covariance, uncertainty.posterior))
+    return Elsewhere(
+        here.candidate.regression.carry, share_K, process.scale_K, data.variance_G, here.choice.slope_K,
+        here.choice.mean_share_K, data.holds_settings_out, process.sensitivity, own,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -183,6 +215,69 @@ class _Choice:
         }
 
 
+@dataclass(frozen=True)
+class _Chosen:
+    """The candidate that held-out predictions choose, with what it predicts for each condition without its group."""
+
+    candidate: _Candidate
+    choice: _Choice
+    left_out_CG: np.ndarray
+
+    @classmethod
+    def of(
+        cls,
+        process: Process,
+        target_SG: np.ndarray,
+        targets: sparse.csr_matrix,
+        criterion: Criterion,
+        judged: np.ndarray | None,
+        like: _Candidate | None = None,
+        further: Sequence[_Candidate] = (),
+    ) -> _Chosen:
+        """Among all candidates and `further` ones, or those with a factor (or without) as `like` has it."""
+        data, rest_CG = process.data, process.data.delta_CG - targets.toarray()
+        candidates = [*_candidates(process, rest_CG, target_SG), *further]
+        if like is not None:
+            candidates = [one for one in candidates if (one.factor_C is None) == (like.factor_C is None)] or candidates
+        choice = _choose(candidates, data, targets, criterion, judged)
+        candidate, left_out_CG = candidates[choice.index], np.empty_like(rest_CG)
+        for block in row_blocks(*left_out_CG.shape):
+            rows = np.arange(block.start, block.stop)
+            left_out_CG[block] = choice.left_out(candidate, targets, rows)
+        return cls(candidate, choice, left_out_CG)
+
+    def _targets(self, targets: sparse.csr_matrix) -> sparse.csr_matrix:
+        return sparse.csr_matrix(sparse.diags(self.choice.of_targets_K[self.choice.kind_C]) @ targets)
+
+    @property
+    def _unseen_C(self) -> np.ndarray:
+        return np.isin(self.choice.kind_C, NEW_KINDS)
+
+    def uncertainty(
+        self, targets: sparse.csr_matrix, certainty: tuple[ConditionCovariance, Posterior | None]
+    ) -> Uncertainty:
+        """By what is predicted for training conditions without their groups."""
+        regression = self.candidate.regression
+        data, variance_C = regression.process.data, regression.variance_C
+        left_out = LeftOut(data, self.left_out_CG, self._targets(targets), variance_C, self._unseen_C)
+        return fit_uncertainty(left_out, *certainty)
+
+    def measured(self, targets: sparse.csr_matrix, uncertainty: Uncertainty) -> Measured:
+        """The training conditions themselves."""
+        regression, targets, unseen_C = self.candidate.regression, self._targets(targets), self._unseen_C
+        process, data, left_out_CG = regression.process, regression.process.data, self.left_out_CG
+        variance_C = np.empty(len(data.sets))
+
+        def sd_of(rows: np.ndarray) -> np.ndarray:
+            parts = (data.sets_of(rows), left_out_CG[rows], targets[rows].toarray())
+            variance_C[rows] = uncertainty.variance(*parts, regression.variance_C[rows], unseen_C[rows])
+            return uncertainty.spread(*parts, variance_C[rows])
+
+        # errors of the control mean are in a measured change and in its prediction from the others alike
+        noise = (data.sampling_noise()[0], process.noise_G)
+        return Measured.of(data.sets, data.delta_CG, left_out_CG, noise, variance_C, sd_of)
+
+
 def targets_of(data: PriorData, target_SG: np.ndarray) -> sparse.csr_matrix:
     """A value of each setting and gene, for the measured genes that each condition perturbs, CSR (C, G)."""
     rows, columns = target_cells(data.sets, data.column_P)
@@ -190,17 +285,11 @@ def targets_of(data: PriorData, target_SG: np.ndarray) -> sparse.csr_matrix:
     return sparse.csr_matrix((values, (rows, columns)), shape=data.delta_CG.shape)
 
 
-def _target_changes(data: PriorData) -> np.ndarray:
-    """Change of each gene by its own perturbation in each setting: a type's share of the control mean, (S, G)."""
-    as_mean, kind_C, target_SG = (
-        targets_of(data, data.control_mean_SG),
-        data.setting_C % data.n_kinds,
-        data.control_mean_SG.copy(),
-    )
-    for kind in range(data.n_kinds):
-        rows = np.flatnonzero(kind_C == kind)
-        target_SG[kind :: data.n_kinds] *= share_of_targets(as_mean[rows].toarray(), data.delta_CG[rows])
-    return target_SG
+def _shares_of_targets(data: PriorData) -> np.ndarray:
+    """Change of a gene by its own perturbation as a share of its control mean, by type, (K,)."""
+    as_mean, kind_C = targets_of(data, data.control_mean_SG), data.setting_C % data.n_kinds
+    rows_K = [np.flatnonzero(kind_C == kind) for kind in range(data.n_kinds)]
+    return np.array([share_of_targets(as_mean[rows].toarray(), data.delta_CG[rows]) for rows in rows_K])
 
 
 def _choose(
@@ -214,6 +303,8 @@ def _choose(
     rows = np.arange(len(data.sets)) if judged is None else judged
     kind_C, target_RG = kinds_when_left_out(data), targets[rows].toarray()
     slopes = np.array(FAR_SLOPES if data.holds_settings_out else SLOPES)
+    if data.n_settings > 1:  # evidence-weighted errors favour large predictions, which truth does not
+        slopes = slopes[slopes <= 1]
     of_targets = slopes_of_targets(slopes, data.n_settings)
 
     def errors(left_out_RG: np.ndarray) -> np.ndarray:
@@ -295,7 +386,7 @@ def share_of_targets(as_mean_CG: np.ndarray, delta_CG: np.ndarray) -> float:
     return float((as_mean_CG[at] * delta_CG[at]).sum()) / (squares * (1 + 1 / at.sum()))
 
 
-def _mean_only(data: PriorData, target_SG: np.ndarray) -> FittedPrior:
+def _mean_only(data: PriorData, target_SG: np.ndarray, share_K: np.ndarray) -> FittedPrior:
     """With a single condition, or no change at all: its change halved, for everything but itself."""
     shape = (len(data.genes.trained_T), data.delta_CG.shape[1])
     zero_G, (noise_C, noise_G) = np.zeros(shape[1]), data.sampling_noise()
@@ -308,28 +399,13 @@ def _mean_only(data: PriorData, target_SG: np.ndarray) -> FittedPrior:
     measured = Measured(data.sets, change_CG, size_C / shape[1], noise_C, noise_G)
     effects = Effects(data.genes, mean_G, zero_G, 0.0, 0.0, np.zeros(shape))
     zero_SG, mean_SG = np.zeros_like(target_SG), np.tile(mean_G, (data.n_settings, 1))
-    prior = GenePrior(effects, data.column_P, zero_SG, mean_SG, n_kinds=data.n_kinds, report=report, measured=measured)
+    none_K = np.zeros(N_KINDS, dtype=bool)
+    elsewhere = Elsewhere(1.0, 0 * share_K, np.ones_like(share_K), data.variance_G, np.ones(N_KINDS), none_K)
+    prior = GenePrior(
+        effects, data.column_P, zero_SG, mean_SG, n_kinds=data.n_kinds, report=report, measured=measured,
+        elsewhere=elsewhere,
+    )  # fmt: skip
     return FittedPrior(prior, np.zeros_like(data.delta_CG))
-
-
-def _uncertainty(
-    data: PriorData, regression: Regression, choice: _Choice, left_out_CG: np.ndarray, targets: sparse.csr_matrix
-) -> tuple[Uncertainty, Measured]:
-    """Of the chosen candidate, by what it predicts for training conditions without themselves; and these themselves."""
-    targets = sparse.csr_matrix(sparse.diags(choice.of_targets_K[choice.kind_C]) @ targets)
-    unseen_C = np.isin(choice.kind_C, NEW_KINDS)
-    left_out = LeftOut(data, left_out_CG, targets, regression.variance_C, unseen_C)
-    uncertainty = fit_uncertainty(left_out, *regression.certainty())
-    process, variance_C = regression.process, np.empty(len(data.sets))
-
-    def sd_of(rows: np.ndarray) -> np.ndarray:
-        parts = (data.sets_of(rows), left_out_CG[rows], targets[rows].toarray())
-        variance_C[rows] = uncertainty.variance(*parts, regression.variance_C[rows], unseen_C[rows])
-        return uncertainty.spread(*parts, variance_C[rows])
-
-    # errors of the control mean are in a measured change and in its prediction from the others alike
-    noise = (data.sampling_noise()[0], process.noise_G)
-    return uncertainty, Measured.of(data.sets, data.delta_CG, left_out_CG, noise, variance_C, sd_of)
 
 
 def kinds_when_left_out(data: PriorData) -> np.ndarray:

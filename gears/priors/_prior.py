@@ -11,6 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from gears.files._mapped import check_compressed
+from gears.priors._elsewhere import Elsewhere, is_elsewhere
 from gears.priors._head import Head
 from gears.priors._kernels import (
     N_KINDS,
@@ -27,7 +28,7 @@ from gears.priors._measured import Measured
 from gears.priors._uncertainty import Uncertainty
 
 Sets = Sequence[Sequence[int]]
-_HEAD, _SD, _WITHIN = "head_", "sd_", "within_"
+_HEAD, _SD, _WITHIN, _ELSEWHERE = "head_", "sd_", "within_", "elsewhere_"
 _LEAST_NUGGET = 0.01  # share of a gene's variance that is not of the condition alone, but of its gene
 _CSR = ("data", "indices", "indptr")
 
@@ -131,6 +132,8 @@ class GenePrior:
     scale
         Factor of each setting on its effects, (S, 1) or for each gene (S, G); None for 1, as in files of earlier
         versions.
+    elsewhere
+        What is said of settings without training conditions; None in files of earlier versions.
     """
 
     overall: Effects
@@ -149,6 +152,21 @@ class GenePrior:
     measured: Measured | None = None
     carries_singles: bool = True
     scale: np.ndarray | None = None
+    elsewhere: Elsewhere | None = None
+
+    @cached_property
+    def trained_settings(self) -> np.ndarray:
+        """Numbers of the settings with training conditions, ascending; all in files of earlier versions."""
+        if self.measured is None:
+            return np.arange(len(self.target_SG))
+        return np.unique(settings_of(self.measured.sets, self.n_kinds))
+
+    def _elsewhere(self, sets: Sets) -> tuple[np.ndarray, Elsewhere] | None:
+        """Rows of settings without training conditions and what is said of them; None where there are none."""
+        if self.elsewhere is None:
+            return None
+        rows = np.flatnonzero(is_elsewhere(sets, self.trained_settings, self.n_kinds))
+        return (rows, self.elsewhere) if len(rows) else None
 
     @property
     def scale_S(self) -> np.ndarray:
@@ -170,7 +188,10 @@ class GenePrior:
         change_UG = self.without_head(sets)
         if self.head is None:
             return change_UG
-        return self.complete(sets, change_UG, self.head.change(self.without_head, sets), 1.0)
+        head_UG = self.head.change(self.without_head, sets)
+        if (found := self._elsewhere(sets)) is not None and not found[1].has_head:
+            head_UG[found[0]] = 0.0
+        return self.complete(sets, change_UG, head_UG, 1.0)
 
     def without_head(self, sets: Sets) -> np.ndarray:
         """Changes that the Gaussian process alone predicts, (U, G) float64."""
@@ -181,10 +202,14 @@ class GenePrior:
                 summed_UG[rows] += np.where(size_U[rows, None] > 1, carried_RG, 0.0)
         if self.magnitude is not None:
             summed_UG *= self.magnitude.factor(sets, self.genes)[:, None]
-        share_U1 = np.where(size_U > 0, self.mean_share_K[kind_U], 0.0)[:, None]
+        share_U, slope_U = self.mean_share_K[kind_U], self.slope_K[kind_U]
+        if (found := self._elsewhere(sets)) is not None:
+            rows, other = found
+            share_U[rows], slope_U[rows] = other.mean_share_K[kind_U[rows]], other.slope_K[kind_U[rows]]
+        share_U1 = np.where(size_U > 0, share_U, 0.0)[:, None]
         if share_U1.any():
             summed_UG = (1 - share_U1) * summed_UG + share_U1 * self._means(sets)
-        change_UG = self.slope_K[kind_U, None] * summed_UG + self.own_changes(sets)
+        change_UG = slope_U[:, None] * summed_UG + self.own_changes(sets)
         return change_UG if self.measured is None else self.measured.insert(sets, change_UG)
 
     def _means(self, sets: Sets) -> np.ndarray:
@@ -230,7 +255,7 @@ class GenePrior:
         """What each measured single shows beyond its gene's effect, (T, G), as far as the setting takes it."""
         if setting not in self._carried_by_setting:
             carried_TG = np.zeros((len(self.genes.trained_T), self.n_genes))
-            share_S = np.eye(setting + 1)[setting]  # of itself all, unless it takes parts of other settings
+            share_S = np.eye(setting + 1)[setting] if self.within else np.ones(1)  # of itself, or of other settings
             if self.within and self.uncertainty is not None:
                 share_S = self.uncertainty.covariance.carried_SS[setting]
             for other in np.flatnonzero(share_S).tolist():
@@ -247,8 +272,12 @@ class GenePrior:
 
     def own_changes(self, sets: Sets) -> np.ndarray:
         """The part of the changes that is the change of perturbed genes themselves, (U, G)."""
-        slope_K = slopes_of_targets(self.slope_K, len(self.target_SG))
-        return slope_K[self.kinds_of(sets), None] * self._targets(sets)
+        kind_U, n_settings = self.kinds_of(sets), len(self.target_SG)
+        slope_U = slopes_of_targets(self.slope_K, n_settings)[kind_U]
+        if (found := self._elsewhere(sets)) is not None:
+            rows, other = found
+            slope_U[rows] = slopes_of_targets(other.slope_K, n_settings)[kind_U[rows]]
+        return slope_U[:, None] * self._targets(sets)
 
     def _targets(self, sets: Sets) -> np.ndarray:
         """Change of each measured gene that is perturbed itself, (U, G); zero for all others."""
@@ -261,15 +290,33 @@ class GenePrior:
         """Standard deviation of the mean changes that the prior predicts, (U, G); None where it is not known."""
         if self.uncertainty is None:
             return None
-        return self.uncertainty(sets, change_UG, self.own_changes(sets), self.measured)
+        own_UG = self.own_changes(sets)
+        sd_UG = self.uncertainty(sets, change_UG, own_UG, self.measured)
+        if (found := self._elsewhere(sets)) is not None and found[1].uncertainty is not None:
+            rows, other = found
+            members = [sets[row] for row in rows.tolist()]
+            sd_UG[rows] = other.uncertainty(members, change_UG[rows], own_UG[rows], self.measured)  # type: ignore[misc]
+        return sd_UG
 
     def control_sd(self, sets: Sets) -> np.ndarray | None:
         """Standard error of the control mean in predicted changes, (G,) or (U, G); None where it is not known."""
-        return None if self.uncertainty is None else self.uncertainty.control_sd(sets)
+        if self.uncertainty is None:
+            return None
+        sd = self.uncertainty.control_sd(sets)
+        found = self._elsewhere(sets)
+        if sd is not None and found is not None and found[1].uncertainty is not None:
+            rows, other = found
+            sd[rows] = other.uncertainty.control_sd([sets[row] for row in rows.tolist()])  # type: ignore[union-attr]
+        return sd
 
     def widths(self, sets: Sets) -> np.ndarray | None:
         """How much wider than a Gaussian's intervals of each level are, (U, L); None where there is no `sd`."""
-        return None if self.uncertainty is None else self.uncertainty.widths_of(sets, self.measured)
+        if self.uncertainty is None:
+            return None
+        width_UL, found = self.uncertainty.widths_of(sets, self.measured), self._elsewhere(sets)
+        if found is not None and found[1].uncertainty is not None:
+            width_UL[found[0]] = found[1].uncertainty.widths_of([sets[row] for row in found[0].tolist()])
+        return width_UL
 
     def summed(self, sets: Sets) -> np.ndarray:
         """Sum of the genes' effects, without targets, factor and slope."""
@@ -331,6 +378,9 @@ class GenePrior:
             arrays |= {f"{_HEAD}{name}": array for name, array in self.head.arrays().items()}
         if self.uncertainty is not None:
             arrays |= {f"{_SD}{name}": array for name, array in self.uncertainty.arrays().items()}
+        if self.elsewhere is not None:
+            parts = self.elsewhere.arrays(_starting(arrays, _SD))
+            arrays |= {f"{_ELSEWHERE}{name}": array for name, array in parts.items()}
         return arrays if self.measured is None else arrays | self.measured.arrays()
 
     @classmethod
@@ -364,8 +414,11 @@ class GenePrior:
             magnitude = Magnitude(offset, own_share, similar_share, arrays["factor_coefficient"])
         _, n_kinds, carries = map(int, arrays.get("settings", (1, 1, 1)))
         uncertainty = None
+        of_genes: dict[str, Any] = {"genes": genes, "within": within[0].genes if within else None, "n_kinds": n_kinds}
         if sd_arrays := _starting(arrays, _SD):
-            uncertainty = Uncertainty.from_arrays(sd_arrays, genes, within[0].genes if within else None, n_kinds)
+            uncertainty = Uncertainty.from_arrays(sd_arrays, **of_genes)
+        other = _starting(arrays, _ELSEWHERE)
+        elsewhere = Elsewhere.from_arrays(other, sd_arrays, **of_genes) if other else None
         head_arrays = _starting(arrays, _HEAD)
         head = Head.from_arrays(head_arrays, arrays["column"], n_kinds) if head_arrays else None
         if head is not None and len(head.inputs.noise_G) != n_genes:
@@ -380,7 +433,7 @@ class GenePrior:
         return cls(
             overall, arrays["column"], target_SG, mean_SG, within, n_kinds, slope_K, mean_share_K, magnitude,
             network_weight, dict(report or {}), uncertainty, head, Measured.from_arrays(arrays), bool(carries),
-            arrays.get("scale"),
+            arrays.get("scale"), elsewhere,
         )  # fmt: skip
 
 

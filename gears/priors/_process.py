@@ -35,7 +35,7 @@ from gears.priors._kernels import (
 from gears.priors._posterior import ConditionCovariance, Posterior, left_out_variance
 from gears.priors._prior import Effects
 from gears.priors._regression import Spectrum, solve_in
-from gears.priors._scales import scales_of, sensitivities_of, without_sensitivity
+from gears.priors._scales import Sensitivity, scales_of, sensitivity_of, without_sensitivity
 from gears.priors._uncertainty import condition_variance
 
 # Conditions from which on shrinking what they share is tried: fewer do not tell what it does.
@@ -79,7 +79,10 @@ class Regression:
         return self.spectrum is not None and self.spectrum.level is not None
 
     def effects(self) -> tuple[Effects, tuple[Effects, ...]]:
-        """Effects over all conditions, and those that each setting has besides: none with one setting."""
+        """Effects over all conditions, and those that each setting has besides: none with one setting.
+
+        Those of settings without conditions are 0 (:mod:`gears.priors._elsewhere`).
+        """
         data, within = self.process.data, self.process.within
         of = partial(Effects.of, is_level_free=not self.is_level_shrunk)
         overall = of(self.overall, data.sets, self.coefficient_CG, self.level_G)
@@ -87,12 +90,8 @@ class Regression:
             return overall, ()
         setting_C, parts = data.setting_C, []
         for setting in range(data.n_settings):
-            rows, factor = np.flatnonzero(setting_C == setting), 1.0
-            if not len(rows):
-                rows = np.flatnonzero(setting_C % data.n_kinds == setting % data.n_kinds)
-                factor = self.carry / max(1, len(np.unique(setting_C[rows])))
-            coefficient_RG = factor * self.coefficient_CG[rows]
-            parts.append(of(within, data.sets_of(rows), coefficient_RG, np.zeros_like(self.level_G)))
+            rows = np.flatnonzero(setting_C == setting)
+            parts.append(of(within, data.sets_of(rows), self.coefficient_CG[rows], np.zeros_like(self.level_G)))
         return overall, tuple(parts)
 
     def certainty(self) -> tuple[ConditionCovariance, Posterior | None]:
@@ -120,7 +119,8 @@ class Process:
     overall: AdditiveCovariance
     within: AdditiveCovariance | None
     scale_S: np.ndarray  # factor of each setting (:mod:`gears.priors._scales`)
-    sensitivity_SG: np.ndarray | None = None  # factor of each gene in each setting; None for 1
+    scale_K: np.ndarray  # factor of a setting of each type that training does not show
+    sensitivity: Sensitivity | None = None  # of genes in settings; None where it is 1
     released: str | None = None
     """The further similarity that has a weight although the evidence holds it back, or None."""
 
@@ -146,10 +146,10 @@ class Process:
     def of(cls, data: PriorData, rest_CG: np.ndarray, weights: EvidenceWeights | None = None) -> Process:
         """With weights by the evidence of the conditions (a fixed sample of many)."""
         noise_C, noise_G = data.sampling_noise()
-        sensitivity_SG = sensitivities_of(data, rest_CG)
-        if sensitivity_SG is not None:
-            rest_CG = without_sensitivity(data, rest_CG, sensitivity_SG)
-        scale_S = scales_of(data, rest_CG)
+        sensitivity = sensitivity_of(data, rest_CG)
+        if sensitivity is not None:
+            rest_CG = without_sensitivity(data, rest_CG, sensitivity(data.control_mean_SG))
+        scale_S, scale_K = scales_of(data, rest_CG)
         if data.n_settings > 1:
             scale_C = scale_S[data.setting_C]
             rest_CG, noise_C = rest_CG / scale_C[:, None], noise_C / scale_C**2
@@ -160,8 +160,8 @@ class Process:
         overall = _mixed_covariance(data, weights.kernels)
         within = _mixed_covariance(data, weights.kernels, WITHIN) if data.n_settings > 1 else None
         process = cls(
-            data, rest_CG, weights, noise_C, noise_G, weights.noise * size, overall, within, scale_S,
-            sensitivity_SG,
+            data, rest_CG, weights, noise_C, noise_G, weights.noise * size, overall, within, scale_S, scale_K,
+            sensitivity,
         )  # fmt: skip
         if process.exact or within is None:
             return process
@@ -171,7 +171,7 @@ class Process:
     def factors(self) -> np.ndarray:
         """Factor on the changes in each setting, (S, 1) or of each gene (S, G)."""
         scale_S1 = self.scale_S[:, None]
-        return scale_S1 if self.sensitivity_SG is None else scale_S1 * self.sensitivity_SG
+        return scale_S1 if self.sensitivity is None else scale_S1 * self.sensitivity(self.data.control_mean_SG)
 
     @property
     def exact(self) -> bool:
@@ -330,6 +330,7 @@ class Process:
             "exact": self.exact,
             **({"scale": self.scale_S.tolist()} if len(self.scale_S) > 1 else {}),
             **({"released": self.released} if self.released else {}),
+            **({} if self.sensitivity is None else {"sensitivity": self.sensitivity.power}),
             "noise": self.weights.noise,
             "unexplained": self.weights.nugget,
             "unexplained_several_genes": self.weights.multiple,

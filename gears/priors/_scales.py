@@ -15,6 +15,7 @@ predicting each setting from the others, as the slope times its sensitivity time
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import combinations
 
 import numpy as np
@@ -30,11 +31,30 @@ _POOLED = 0.05  # added to the summed squares of sensitivities
 _KNOWN = 0.1  # squared sensitivity, relative to the average setting, at which a change counts half
 
 
-def scales_of(data: PriorData, rest_CG: np.ndarray) -> np.ndarray:
-    """Factor of each setting, (S,): 1 where there is one setting, or where nothing shows another."""
+@dataclass(frozen=True)
+class Sensitivity:
+    """How far genes can change where their control mean is known."""
+
+    power: float
+    average_G: np.ndarray  # over the training conditions, which have a factor around 1
+
+    def __call__(self, control_mean_SG: np.ndarray) -> np.ndarray:
+        """Factor of each gene in each setting, (S, G)."""
+        return _sensitive(control_mean_SG) ** self.power / self.average_G
+
+
+def _sensitive(control_mean_SG: np.ndarray) -> np.ndarray:
+    return 1 - np.exp(-np.maximum(control_mean_SG, 0.0))
+
+
+def scales_of(data: PriorData, rest_CG: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Factor of each setting, (S,), and of any other of each type, (K,).
+
+    1 where there is one setting, or where nothing shows another.
+    """
     n_settings, setting_C = data.n_settings, data.setting_C
     if n_settings == 1:
-        return np.ones(1)
+        return np.ones(1), np.ones(1)
     noise_C = data.variance_G.sum() / data.n_C
     rows = [
         {tuple(sorted(data.sets[row])): row for row in np.flatnonzero(setting_C == setting).tolist()}
@@ -67,14 +87,16 @@ def scales_of(data: PriorData, rest_CG: np.ndarray) -> np.ndarray:
         left_LL[other, one] -= weight
         right_L[[one, other]] += -weight * ratio, weight * ratio
         has_pair_S[[one, other]] = True
-    log_S = np.linalg.solve(left_LL, right_L)
+    log_S, log_K = np.linalg.solve(left_LL, right_L), np.zeros(data.n_kinds)
     for kind in range(data.n_kinds):  # a setting without such conditions reacts as the others of its type
         of_kind = np.arange(n_settings) % data.n_kinds == kind
         if (of_kind & has_pair_S).any():
-            log_S[of_kind & ~has_pair_S] = log_S[of_kind & has_pair_S].mean()
-    log_S -= log_S[setting_C].mean()
+            log_K[kind] = log_S[of_kind & has_pair_S].mean()
+            log_S[of_kind & ~has_pair_S] = log_K[kind]
+    average = log_S[setting_C].mean()
     sign_K = [1.0, *(_sign(values, data.sign_K[kind] * data.sign_K[0]) for kind, values in products.items())]
-    return np.clip(np.exp(log_S), *_FACTORS) * np.tile(sign_K, n_settings // data.n_kinds)
+    of_settings, of_types = (np.clip(np.exp(log - average), *_FACTORS) for log in (log_S, log_K))
+    return of_settings * np.tile(sign_K, n_settings // data.n_kinds), of_types * sign_K
 
 
 def _sign(products: list[float], expected: float) -> float:
@@ -85,11 +107,11 @@ def _sign(products: list[float], expected: float) -> float:
     return expected if abs(mean) <= _SURE * error else float(np.sign(mean))
 
 
-def sensitivities_of(data: PriorData, rest_CG: np.ndarray) -> np.ndarray | None:
-    """Factor of each gene in each setting, (S, G), around 1 over the training conditions; None where it is 1."""
+def sensitivity_of(data: PriorData, rest_CG: np.ndarray) -> Sensitivity | None:
+    """How far genes can change; None where that does not depend on the setting."""
     if data.n_settings == 1 or data.control_mean_SG.min() < 0:
         return None
-    sensitive_SG = 1 - np.exp(-data.control_mean_SG)
+    sensitive_SG = _sensitive(data.control_mean_SG)
     elsewhere = [(row, others) for row, others in enumerate(_elsewhere(data)) if len(others)]
     if len(elsewhere) < _FEWEST:
         return None
@@ -109,8 +131,8 @@ def sensitivities_of(data: PriorData, rest_CG: np.ndarray) -> np.ndarray | None:
     power = _POWERS[int(np.argmax(sure_P))]
     if power == 0:
         return None
-    factor_SG = sensitive_SG**power
-    return factor_SG / np.maximum(factor_SG[setting_C].mean(axis=0), np.finfo(float).tiny)
+    average_G = (sensitive_SG**power)[setting_C].mean(axis=0)
+    return Sensitivity(power, np.maximum(average_G, np.finfo(float).tiny))
 
 
 def without_sensitivity(data: PriorData, rest_CG: np.ndarray, factor_SG: np.ndarray) -> np.ndarray:

@@ -22,7 +22,7 @@ from gears.core._progress import followed
 from gears.data.screen._contexts import type_signs
 from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen._statistics import variance_within
-from gears.data.splits._split import perturbed_in
+from gears.data.splits._split import held_out_by, perturbed_in
 from gears.evaluation._fitted import by_setting
 from gears.evaluation._scoring import by_fold
 from gears.evaluation.metrics._decisive import pearson_delta_ref, relative_error
@@ -63,7 +63,7 @@ def prior_data(pert_data: PertData, conditions: Sequence[Condition], inputs: Pri
     screen, statistics, annotation = pert_data.screen, pert_data.screen.statistics, pert_data.annotation
     ids = np.array([screen.id_of(condition) for condition in conditions], dtype=np.int64)
     nodes = [pert_data.condition_nodes(condition) for condition in conditions]
-    names = [str(name) for name in pert_data.pert_names]
+    names: list[str] = pert_data.pert_names.tolist()
     first = screen.control_of[ids[0]]
     n_kinds = max(1, len(screen.kinds))
     control_mean_SG = np.repeat(screen.model_contexts.control_mean_KG, n_kinds, axis=0)
@@ -96,8 +96,9 @@ def groups_of(pert_data: PertData, conditions: Sequence[Condition]) -> list[Hash
 
     Every condition by itself in a screen with one setting, or where the split holds out single conditions of single
     contexts; contexts, where it holds whole contexts out and two or more train; else conditions in all their contexts.
+    A custom split is taken for what most of its test conditions are.
     """
-    name = "" if pert_data.split is None else pert_data.split.name
+    name = "" if pert_data.split is None else held_out_by(pert_data.split)
     if len(pert_data.screen.settings) == 1 or name == "unit_held_out":
         return list(range(len(conditions)))
     if name == "context_held_out" and len({condition.context for condition in conditions}) > 1:
@@ -163,11 +164,10 @@ def go_similarity(
 ) -> GeneSimilarity:
     """Jaccard similarity of GO terms of all nodes to those that occur in `nodes`; a gene is 1 to itself."""
     trained_T = _nodes_in(nodes)
-    names = [str(name) for name in pert_names]
-    of_trained = annotation.rows([names[node] for node in trained_T])
+    of_trained = annotation.rows([pert_names[node] for node in trained_T])
     blocks = []
-    for start in range(0, len(names), _ROWS):
-        block = jaccard(annotation.rows(names[start : start + _ROWS]), of_trained)
+    for start in range(0, len(pert_names), _ROWS):
+        block = jaccard(annotation.rows(pert_names[start : start + _ROWS]), of_trained)
         # a gene without terms is still like itself
         here = (trained_T >= start) & (trained_T < start + _ROWS)
         block[trained_T[here] - start, np.flatnonzero(here)] = 1.0
@@ -284,7 +284,7 @@ def fit_key(pert_data: PertData, conditions: Sequence[Condition], inputs: PriorI
         "screen": pert_data.screen.content_hash,
         "conditions": [pert_data.screen.id_of(condition) for condition in conditions],
         "groups": [str(group) for group in groups_of(pert_data, conditions)],
-        "nodes": [str(name) for name in pert_data.pert_names],
+        "nodes": pert_data.pert_names.tolist(),
         "annotation": pert_data.annotation.content_hash,
         "similarities": similarity_key(pert_data, inputs),
     }

@@ -65,6 +65,9 @@ class Uncertainty:
             width_UL[measured.rows(sets) >= 0] = 1.0
         return np.asarray(width_UL)
 
+    setting_S: np.ndarray | None = None
+    """Factor on the variance of each setting; None for 1, as in files of earlier versions."""
+
     def __call__(
         self, sets: Sequence[Sequence[int]], change_UG: np.ndarray, own_UG: np.ndarray, measured: Measured | None = None
     ) -> np.ndarray:
@@ -118,6 +121,8 @@ class Uncertainty:
             unseen_U = unseen(sets, self.covariance.overall.genes)
         genes, mean_U = self.covariance.overall.genes, self._mean_square(change_UG, own_UG)
         expected_U = expected_log_size(predicted_log_size(self.size, sets, genes), mean_U)
+        if self.setting_S is not None:
+            variance_U = variance_U * self.setting_S[settings_of(sets, self.covariance.n_kinds)]
         return variance_U * size_factor(self.exponents, expected_U, unseen_U)
 
     def spread(
@@ -168,6 +173,8 @@ class Uncertainty:
             arrays |= self.true_change.arrays()
         if self.control_G is not None:
             arrays |= {"control": self.control_G, "held_level": np.array(self.held_level)}
+        if self.setting_S is not None:
+            arrays["setting"] = self.setting_S
         return arrays if self.posterior is None else arrays | self.posterior.arrays()
 
     @classmethod
@@ -220,6 +227,7 @@ class Uncertainty:
             arrays.get("control"),
             float(arrays.get("held_level", 1.0)),
             arrays.get("widths", np.ones((2, len(LEVELS)))),
+            arrays.get("setting"),
         )
 
 

@@ -32,18 +32,12 @@ class ByEpoch(Protocol):
 
 
 class Loader(Protocol):
-    """Batches of a training of the network.
-
-    `per_step`, `batch_size`: most conditions (cells) of a batch, over all workers and on this one.
-    `covers_all`: whether each batch has everything that there is to train on.
-    """
+    """Batches of a training of the network."""
 
     @property
-    def per_step(self) -> int: ...
+    def per_step(self) -> int: ...  # most conditions (cells) of a batch over all workers
     @property
-    def batch_size(self) -> int: ...
-    @property
-    def covers_all(self) -> bool: ...
+    def batch_size(self) -> int: ...  # the same on this worker
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Any]: ...
     def set_epoch(self, epoch: int) -> None: ...
@@ -67,17 +61,15 @@ class ConditionBatch:
 
 
 class ConditionLoader:
-    """Batches of condition ids; an epoch is one or more passes over the training conditions.
+    """Batches of condition ids; an epoch is as many passes over the training conditions as `least` batches take.
 
-    The conditions of each pass are permuted by (seed, epoch, pass) and divided into batches of equal size, differing by
-    one at most: a small last batch would ruin the statistics of batch norms, whose running means and variances count
-    each batch alike. Worker r takes every W-th condition of a batch, so W workers together see what one worker
-    would; a worker may have none of them. Nothing is dropped, and nothing is repeated within a pass.
-
-    `conditions`: condition ids, (n,).
-    `per_step`: most conditions of a batch over all workers.
-    `least`: batches of an epoch, at least: an epoch is as many whole passes as that takes.
+    Worker r takes every W-th condition of a batch, so W workers together see what one worker would; a worker may have
+    none of them. Nothing is dropped, and nothing is repeated within a pass.
     """
+
+    # The conditions of each pass are permuted by (seed, epoch, pass) and divided into batches of equal size, differing
+    # by one at most: a small last batch would ruin the statistics of batch norms, whose running means and variances
+    # count each batch alike.
 
     def __init__(
         self,
@@ -104,10 +96,6 @@ class ConditionLoader:
         return -(-self.per_step // self.world_size)
 
     @property
-    def covers_all(self) -> bool:
-        return self.per_step >= len(self.conditions)
-
-    @property
     def _batches_per_pass(self) -> int:
         return -(-len(self.conditions) // self.per_step)
 
@@ -124,13 +112,10 @@ class ConditionLoader:
 
 
 class CellsOfWorkers:
-    """The batches of a PertData's loader of training cells.
+    """The batches of a PertData's loader of training cells."""
 
-    The order of the cells depends on seed and epoch alone, so every worker knows which conditions the others have:
-    batches say so (``of_workers``) where the loader divides its cells among as many workers as train.
-    """
-
-    covers_all = False
+    # The order of the cells depends on seed and epoch alone, so every worker knows which conditions the others have:
+    # batches say so (`of_workers`) where the loader divides its cells among as many workers as train.
 
     def __init__(self, loader: CellLoader, world_size: int, device: torch.device) -> None:
         self.loader = loader
@@ -200,14 +185,11 @@ class GlobalBatch:
 
     @classmethod
     def of(cls, batch: Any, ids: np.ndarray, n_conditions: int, reducer: Reducer, device: torch.device) -> GlobalBatch:
-        """Of a batch with `ids` on this worker.
-
-        Where the batch does not say what the others have (``of_workers``), they are asked, which waits for the device.
-        """
+        """Of a batch with `ids` on this worker."""
         known = batch.of_workers is not None and reducer.world_size > 1
         ids_of_workers = batch.of_workers if known else [ids]
         cells_WC = np.stack([np.bincount(ids_A, minlength=n_conditions) for ids_A in ids_of_workers])
-        if len(cells_WC) < reducer.world_size:
+        if len(cells_WC) < reducer.world_size:  # the others are asked, which waits for the device
             cells_WC = reducer.gather(torch.from_numpy(cells_WC[0]).to(device)).cpu().numpy()
         return cls(cells_WC, reducer.rank)
 
@@ -249,15 +231,15 @@ class GlobalBatch:
 def moved(arrays: Mapping[str, np.ndarray], device: torch.device, dtype: torch.dtype) -> dict[str, Tensor]:
     """Small arrays as tensors on a device: one copy for whole numbers and one for others, which become `dtype`."""
     tensors: dict[str, Tensor] = {}
-    for kind, tensor_dtype in (("i", torch.int64), ("f", dtype)):
-        of_kind = {name: array for name, array in arrays.items() if array.dtype.kind == kind}
-        if not of_kind:
+    for numpy_kind, tensor_dtype in (("i", torch.int64), ("f", dtype)):
+        alike = {name: array for name, array in arrays.items() if array.dtype.kind == numpy_kind}
+        if not alike:
             continue
-        flat = torch.from_numpy(np.concatenate([array.ravel() for array in of_kind.values()])).to(tensor_dtype)
+        flat = torch.from_numpy(np.concatenate([array.ravel() for array in alike.values()])).to(tensor_dtype)
         if device.type == "cuda":
             flat = flat.pin_memory()
-        parts = flat.to(device, non_blocking=True).split([array.size for array in of_kind.values()])
-        tensors |= {name: part.view(of_kind[name].shape) for name, part in zip(of_kind, parts, strict=True)}
+        parts = flat.to(device, non_blocking=True).split([array.size for array in alike.values()])
+        tensors |= {name: part.view(alike[name].shape) for name, part in zip(alike, parts, strict=True)}
     return tensors
 
 
@@ -269,19 +251,15 @@ def set_epoch(loader: Any, epoch: int) -> None:
 
 
 def windows(
-    loader: Iterable[Any], size: int, *, skip: int = 0, skipped: Callable[[], None] | None = None
+    loader: Iterable[Any], size: int, *, skip: int = 0, skipped: Callable[[], None] = lambda: None
 ) -> Iterator[list[Any]]:
-    """Group batches into windows of `size` (the last may be smaller), without the first `skip` windows.
-
-    `skipped` is called after the last skipped batch is read and before the next one; with ``skip=0`` before the
-    loader is opened, because opening may draw random numbers.
-    """
-    if skipped is not None and skip == 0:
+    """Group batches into windows of `size` (the last may be smaller), after `skip` windows and a call of `skipped`."""
+    if skip == 0:  # before the loader is opened, because opening may draw random numbers
         skipped()
     batches = iter(loader)
     for _ in range(skip * size):
         next(batches, None)
-    if skipped is not None and skip > 0:
+    if skip > 0:
         skipped()
     while window := list(itertools.islice(batches, size)):
         yield window

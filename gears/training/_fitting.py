@@ -1,4 +1,4 @@
-"""Fitting a model to a screen: the prior, the network on what the prior leaves, and the weight of the network."""
+"""Fitting a model to a screen: the prior, the network on what the prior leaves, its weight; the result; in folds."""
 
 from __future__ import annotations
 
@@ -9,32 +9,56 @@ import logging
 import multiprocessing
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import pandas as pd
+import torch
 
+from gears.conditions import Condition
 from gears.core._messages import count
+from gears.core._numbers import whole_number
+from gears.core._options import divided
+from gears.data.splits._make import folds_like
+from gears.data.splits._split import Split
+from gears.distributed._gpus import GpuIds
+from gears.distributed._log import quiet, shown
 from gears.distributed._world import World, is_running
+from gears.evaluation.compare import CompareOptions, Comparison, compare
+from gears.evaluation.intervals import summary_table
+from gears.evaluation.verdict import closing_frame, footnotes, short_table
 from gears.files._paths import link_target, user_path
 from gears.model._folder import ModelParts, is_model, save_model
 from gears.model.network import GEARSNetwork, begin_at_zero
+from gears.prediction.predictions import Predictions
 from gears.priors._source import prior_of, prior_rows
+from gears.report.of_model import start_embedding
 from gears.training._batches import training_batches
 from gears.training._head import TrainedHead, train_head, with_head_of
-from gears.training._network_weight import FEWEST_CONDITIONS, NetworkWeight, choose_network_weight
 from gears.training._run import Run, RunResult
 from gears.training._run_folder import run_path
-from gears.training._shards import one_thread
-from gears.training._tasks import condition_tables, pair_tables
-from gears.training._validation import FITTED_SHARE, Validation, drawn_to, share_fitted, train_mean, validation_of
-from gears.training._workers import plain_state
+from gears.training._tasks import PairTables, condition_tables
+from gears.training._validation import (
+    FEWEST_CONDITIONS,
+    FITTED_SHARE,
+    NetworkWeight,
+    Validation,
+    choose_network_weight,
+    drawn_to,
+    share_fitted,
+    train_mean,
+    validation_of,
+)
+from gears.training._workers import one_thread, plain_state
 from gears.training.options import TrainOptions
 
 if TYPE_CHECKING:
+    from gears.data.screen._prepared import PreparedScreen
+    from gears.model._folder import ModelParts
     from gears.model.config import ModelConfig
     from gears.pertdata import PertData
     from gears.priors._fit import FittedPrior
@@ -64,23 +88,18 @@ class Seconds(dict[str, float]):
 
 @dataclass
 class Fit:
-    """A model under way from its screen to its final weights.
-
-    `given`, `options`: training options as the caller gave them, and with defaults filled in.
-    `choice`: the weight of the network; None where there is no prior.
-    """
+    """A model under way from its screen to its final weights."""
 
     pert_data: PertData
-    parts: ModelParts
-    """The model without weights; its prior and the weight of the network in it are those found so far."""
-    given: TrainOptions
+    parts: ModelParts  # the model without weights; its prior and the network's weight in it are those found so far
+    given: TrainOptions  # as the caller gave them; `options` have the defaults filled in
     worker: World
     seconds: Seconds
 
     def __post_init__(self) -> None:
         loader = (self.pert_data.dataloader or {}).get("train_loader")
         self.options = self.given.with_defaults(None if loader is None else loader.batch_size)
-        self.choice: NetworkWeight | None = None
+        self.choice: NetworkWeight | None = None  # None where there is no prior
         self.run: RunResult
         path = self.given.save_path
         self.run_path = None if path is None else run_path(path, resume=self.given.resume)
@@ -99,7 +118,7 @@ class Fit:
             with self.seconds.of("head"):
                 fitted, head_stopped = self._add_head(fitted)
             with self.seconds.of("prior"):
-                validation, prior_U = self._use_prior(fitted)
+                validation = self._use_prior(fitted)
             untrained_because = head_stopped or self._untrained_because(validation)
             if untrained_because is None:
                 with self.seconds.of("graphs"):
@@ -119,7 +138,7 @@ class Fit:
             if fitted is not None:
                 self.choice = choose_network_weight(
                     self.run.condition_scores,
-                    prior_U,
+                    validation.of_prior[1],
                     lower_is_better=not validation.monitor.higher_is_better,
                     kept=self.run.kept,
                 )
@@ -147,6 +166,24 @@ class Fit:
                 shutil.rmtree(self.run_path, ignore_errors=True)
             self._log(f"the model was saved in {self.saved_in}")
 
+    def result(self, table: pd.DataFrame | None) -> TrainResult:
+        """What the caller gets; `table` has the scores of the test part."""
+        run = self.run
+        return TrainResult(
+            history=run.history,
+            best_epoch=run.best_epoch,
+            table=table,
+            stopped=run.stopped,
+            stopped_because=run.stopped_because,
+            epochs=self.options.epochs or len(run.history),
+            network_weight=None if self.choice is None else self.choice.weight,
+            refitted="val" in self.parts.fitted_parts,
+            devices=run.devices,
+            seconds=dict(self.seconds),
+            save_path=None if self.saved_in is None else str(self.saved_in),
+            rank=self.worker.rank,
+        )
+
     @property
     def saved_in(self) -> Path | None:
         """Where the model is saved: `save_path`; for a run that was stopped, the folder in which it trained."""
@@ -158,32 +195,24 @@ class Fit:
         if fitted is None or self.given.epochs == 0:
             return fitted, None
         worker = self.worker
-        head = train_head(
-            self.pert_data,
-            fitted,
-            self.given,
-            device=worker.device,
-            rank=worker.rank,
-            world_size=worker.world_size,
-            distributed=is_running(),
-        )
+        workers: Any = {"rank": worker.rank, "world_size": worker.world_size, "distributed": is_running()}
+        head = train_head(self.pert_data, fitted, self.given, device=worker.device, **workers)
         if head.stopped is None:
             self._log(_line_on_head(head))
         return head.fitted, head.stopped
 
-    def _use_prior(self, fitted: FittedPrior | None) -> tuple[Validation, np.ndarray]:
-        """Make the prior part of the model; the scorer of the validation part, and the prior's scores there."""
+    def _use_prior(self, fitted: FittedPrior | None) -> Validation:
+        """Make the prior part of the model; returns the scorer of the validation part."""
         parts, pert_data = self.parts, self.pert_data
         prior = None if fitted is None else fitted.prior
         self.parts = dataclasses.replace(parts, prior=prior, fitted_parts=("train",))
         validation = validation_of(pert_data, self.options.monitored, prior, mask_target=parts.config.mask_target)
-        scores, prior_U = validation.of_prior()
         if fitted is not None:
-            metric = validation.monitor.name
+            scores, metric = validation.of_prior[0], validation.monitor.name
             score = f": validation {metric} {scores[f'val_{metric}']:.4f}" if scores else ""
             n_fitted = count(len(fitted.left_out_CG), "training condition")
             self._log(f"prior fitted to {n_fitted}{score}", scores)
-        return validation, prior_U
+        return validation
 
     def _untrained_because(self, validation: Validation) -> str | None:
         """Why no network is trained; None where one is."""
@@ -195,31 +224,22 @@ class Fit:
             return "no network was requested"
         if validation.n_conditions < FEWEST_CONDITIONS:
             use = "predicts cell_sd only" if self.parts.config.uncertainty else "has no effect"
-            found = count(validation.n_conditions, "validation condition")
-            self._log(f"GEARS network {use}: {found}; give {FEWEST_CONDITIONS}, or prior=None")
+            conditions = count(validation.n_conditions, "validation condition")
+            self._log(f"GEARS network {use}: {conditions}; give {FEWEST_CONDITIONS}, or prior=None")
         return None
 
     def _run(self, network: GEARSNetwork, fitted: FittedPrior | None, validation: Validation) -> Run:
-        pert_data, parts, worker = self.pert_data, self.parts, self.worker
+        pert_data, config = self.pert_data, self.parts.config
         prior_CG = None if fitted is None else prior_rows(pert_data, fitted)
-        batches = training_batches(pert_data, self.options, worker)
+        tables = partial(condition_tables, pert_data, config=config, prior_CG=prior_CG)
+        pairs = partial(PairTables, pert_data.screen.statistics, config.direction)
+        batches = training_batches(pert_data, self.options, self.worker)
         assert pert_data.split is not None
         network.trains_on(pert_data.split.conditions("train"))
-        return Run(
-            network,
-            partial(condition_tables, pert_data, config=parts.config, prior_CG=prior_CG),
-            partial(pair_tables, pert_data, parts.config),
-            batches,
-            parts,
-            dataclasses.replace(
-                self.options,
-                monitor=validation.monitor.name,
-                save_path=None if self.run_path is None else str(self.run_path),
-            ),
-            validation,
-            device=worker.device,
-            distributed=is_running(),
-        )
+        path = None if self.run_path is None else str(self.run_path)
+        options = dataclasses.replace(self.options, monitor=validation.monitor.name, save_path=path)
+        where: Any = {"device": self.worker.device, "distributed": is_running()}
+        return Run(network, tables, pairs, batches, self.parts, options, validation, **where)
 
     def _check_kept(self, network: GEARSNetwork, fitted: FittedPrior | None, validation: Validation) -> None:
         """Warn where the kept weights do not fit the training conditions; draw a network alone to the train mean."""
@@ -254,14 +274,15 @@ class Fit:
 
     def _refit(self) -> None:
         """Fit the prior to training and validation conditions, which decide nothing more."""
-        named = tuple(part for part in ("train", "val") if part in self.pert_data.split.parts)  # type: ignore[union-attr]
-        fitted = prior_of(self.pert_data, named, self.parts.inputs)
+        split, choice = self.pert_data.split, self.choice
+        assert split is not None
+        assert choice is not None
+        fitted_parts = tuple(part for part in ("train", "val") if part in split.parts)
+        fitted = prior_of(self.pert_data, fitted_parts, self.parts.inputs)
         assert fitted is not None
-        assert self.choice is not None
-        self.parts = dataclasses.replace(
-            self.parts, prior=with_head_of(fitted.prior, self.parts.prior), fitted_parts=named
-        )
-        self._use_weight(self.choice)
+        prior = with_head_of(fitted.prior, self.parts.prior)
+        self.parts = dataclasses.replace(self.parts, prior=prior, fitted_parts=fitted_parts)
+        self._use_weight(choice)
 
     def _outcome(self, choice: NetworkWeight) -> list[str]:
         """Lines on what predictions are made of."""
@@ -287,11 +308,12 @@ def _line_on_head(head: TrainedHead) -> str:
     if head.why is not None:
         return f"correction network skipped: {head.why}"
     words = {"single": "singles", "several": "combinations"}
-    weights = [f"{weight.weight:.2g} for {words[kind]}" for kind, weight in head.weights.items() if weight.weight]
-    if not weights:
+    weights = {words[stratum]: weight.weight for stratum, weight in head.weights.items()}
+    used = [f"{weight:.2g} for {word}" for word, weight in weights.items() if weight]
+    if not used:
         return "correction network skipped: no gain on held-out training conditions"
-    skipped = [words[kind] for kind, weight in head.weights.items() if not weight.weight]
-    return "; ".join([f"correction network: weight {', '.join(weights)}", *(f"skipped for {one}" for one in skipped)])
+    skipped = [f"skipped for {word}" for word, weight in weights.items() if not weight]
+    return "; ".join([f"correction network: weight {', '.join(used)}", *skipped])
 
 
 def trains_network(options: TrainOptions, config: ModelConfig) -> bool:
@@ -305,3 +327,164 @@ def fitted_prior(pert_data: PertData, parts: ModelParts, options: TrainOptions) 
     if options.prior is None or parts.config.no_perturb:
         return None
     return prior_of(pert_data, inputs=parts.inputs)
+
+
+@dataclass
+class Fold:
+    """A model that is made and trained on each split that it is fitted to: a method of :func:`compare`."""
+
+    make: Callable[[Split, torch.device | None], Any]  # the model, not trained, from a split and a device
+    training: Mapping[str, Any]  # arguments of its `train`
+    device: torch.device | None  # None: that of the worker
+    fitted_parts: tuple[str, ...] = ("train",)
+
+    def fit(self, screen: PreparedScreen, split: Split) -> None:
+        """Train, with warnings alone, in one thread: sums do not depend on how many folds share the cores."""
+        with quiet(logging.WARNING), one_thread():
+            self.model = self.make(split, self.device)
+            self.model.train(**{**self.training, "evaluate_test": False, "verbose": False})
+        self.fitted_parts = self.model.parts.fitted_parts
+
+    def predict(self, conditions: Sequence[Condition]) -> Predictions:
+        """Predictions of the fitted model, not clipped."""
+        return self.model.predict(conditions, clip=False)
+
+
+def cross_validated(
+    make: Callable[[Split, torch.device | None], Any],
+    pert_data: PertData,
+    parts: ModelParts,
+    device: torch.device,
+    folds: int,
+    gpu_ids: GpuIds,
+    n_at_once: int | None,
+    options: Mapping[str, Any],
+) -> Comparison:
+    """Cross-validate; see :meth:`gears.GEARS.cross_validate`."""
+    folds = whole_number("folds", folds, 2)
+    training, scoring = divided("cross_validate", options, TrainOptions, CompareOptions)
+    if training.save_path is not None:
+        msg = "cross_validate keeps no model, so save_path has no effect; omit it"
+        raise ValueError(msg)
+    assert pert_data.split is not None
+    splits = folds_like(pert_data.whole_screen, pert_data.split, folds)
+    in_this_process = gpu_ids is None and n_at_once is None
+    with shown(training.verbose):
+        result = compare(
+            {"gears": Fold(make, training.given(), device if in_this_process else None)},
+            pert_data.screen,
+            {f"fold {number}": split for number, split in enumerate(splits, start=1)},
+            annotation=pert_data.annotation,
+            embedding=start_embedding(parts),
+            gpu_ids=gpu_ids,
+            n_at_once=n_at_once,
+            device=device.type if gpu_ids is None else None,
+            **{"n_split_half": 0, "mask_target": parts.config.mask_target, **scoring.given()},
+        )
+        logger.info("%s", result)
+    return result
+
+
+@dataclass
+class TrainResult:
+    """Result of :meth:`gears.GEARS.train` and :func:`gears.train_multi_gpu`; printed, it compares with the baselines.
+
+    Attributes
+    ----------
+    history
+        One record per epoch: losses, validation metrics, learning rate, seconds.
+    best_epoch
+        Epoch (from 1) whose weights are kept; None when no validation metric was defined.
+    table
+        Scores of the model beside the baselines on the test part, tidy (condition, subgroup, n_cells, method, metric,
+        value); with fewer than ten test conditions on all conditions in folds (:meth:`gears.GEARS.evaluate`). None
+        without a test part or on a worker other than rank 0.
+    stopped
+        Whether a signal stopped the run before its end.
+    stopped_because
+        Why fewer epochs ran than planned; None where all ran.
+    epochs
+        Planned epochs; ``len(history)`` were run.
+    network_weight
+        Factor on the network's change beside the prior; None without a prior.
+    refitted
+        Whether the prior was fitted again to training and validation conditions.
+    devices
+        Device of each worker, rank by rank.
+    seconds
+        Wall time by stage.
+    save_path
+        Folder of the model (:meth:`gears.GEARS.from_pretrained` loads it); None where none was written.
+    rank
+        0, except on the other workers of a process group that torchrun started.
+    """
+
+    history: list[dict[str, Any]]
+    best_epoch: int | None
+    table: pd.DataFrame | None = None
+    stopped: bool = False
+    stopped_because: str | None = None
+    epochs: int = 0
+    network_weight: float | None = None
+    refitted: bool = False
+    devices: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    save_path: str | None = None
+    rank: int = 0
+
+    @property
+    def world_size(self) -> int:
+        """Number of workers."""
+        return len(self.devices)
+
+    @property
+    def summary(self) -> pd.DataFrame | None:
+        """Means over conditions per subgroup, method and metric."""
+        return None if self.table is None else summary_table(self.table)
+
+    @property
+    def test_metrics(self) -> dict[str, float]:
+        """Mean of each metric over the conditions of `table`, of the model itself."""
+        summary = self.summary
+        if summary is None:
+            return {}
+        model_rows = summary[(summary["method"] == "gears") & (summary["subgroup"] == "all")]
+        means = model_rows.set_index("metric")["mean"]
+        return {str(name): float(value) for name, value in means.items()}
+
+    def _repr_html_(self) -> str:
+        table, html = self.table, ""
+        if table is not None and len(frame := closing_frame(table)):
+            notes = "".join(f"<p>{escape(line)}</p>" for line in footnotes(table))
+            html = f'<div style="overflow-x: auto">{frame.to_html(index=False, border=0)}</div>{notes}'
+        facts = "; ".join(f"{name}: {text}" for name, text in self._facts().items())
+        return f"{html}<p>{escape(facts)}</p>"
+
+    def __repr__(self) -> str:
+        table = "test part: not scored" if self.table is None else short_table(self.table)
+        facts = (f"{name:<12}{text}" for name, text in self._facts().items())
+        return "\n".join([table, "", *facts])
+
+    def _facts(self) -> dict[str, str]:
+        best = f", best {self.best_epoch}" if self.best_epoch and self.network_weight != 0 else ""
+        epochs = f"{len(self.history)} of {count(self.epochs, 'epoch')}{best}"
+        if self.stopped_because:
+            epochs += f" ({self.stopped_because})"
+        if self.network_weight is None:
+            predictions = "the network alone (prior=None)"
+        elif self.network_weight > 0:
+            predictions = f"prior + {self.network_weight:g} x network"
+        else:
+            conditions = "training and validation" if self.refitted else "training"
+            predictions = f"the prior, fitted to {conditions} conditions"
+        stages = ", ".join(f"{name} {seconds:.1f}" for name, seconds in self.seconds.items() if seconds >= 0.05)
+        facts = {
+            "predictions": predictions,
+            "epochs": epochs,
+            "devices": ", ".join(self.devices),
+            "seconds": stages,
+            "saved in": self.save_path or "nothing was saved",
+        }
+        if not self.history and not self.stopped:
+            del facts["epochs"]
+        return facts

@@ -51,8 +51,9 @@ EPOCHS, STEPS, PER_STEP, RATE = 12, 20, 8, 6e-3
 steps from zero are the regularisation: the head stays close to the prior (``benchmarks/head.py``)."""
 MOST_STEPS = 600
 """Steps in all, at most: of very many conditions each is seen a few times, enough for a function of 14 inputs."""
-GENES_PER_STEP = 1000
-"""Of more genes each step draws so many: the function is the same for all, and a step costs what its genes cost."""
+GENES_PER_STEP = 500
+"""Of more genes each step draws so many: the function is the same for all, and a step costs what its genes cost
+(``benchmarks/run.py head_genes``)."""
 _FOLD_SEED, _GENE_SEED = 3, 11
 _ROWS = 64  # conditions of a block of inputs
 FEWEST_CONDITIONS = 40
@@ -71,11 +72,10 @@ SHARES = (1.0, 0.75, 0.5, 0.25)
 class TrainedHead:
     """The head of a prior."""
 
+    # the prior with its head (without, where it has no weight), and predictions of each training condition by both
+    # without that condition
     fitted: FittedPrior
-    """The prior with its head, and predictions of each training condition by both without that condition; without a
-    head where it has no weight."""
-    weights: dict[str, HeadWeight] = dataclasses.field(default_factory=dict)
-    """By kind of condition ("single", "several"); empty where no head was trained."""
+    weights: dict[str, HeadWeight] = dataclasses.field(default_factory=dict)  # of "single" and "several" genes
     why: str | None = None  # why no head was trained, or None
     stopped: str | None = None  # who was asked to stop before training was complete, or None
 
@@ -137,13 +137,11 @@ def train_head(
     world_size: int = 1,
     distributed: bool = False,
 ) -> TrainedHead:
-    """Train the head of a prior on the training conditions, together with the other workers.
-
-    The result does not depend on the network: not on its options, its seed or its epochs.
-    """
+    """Train the head of a prior on the training conditions, together with the other workers."""
+    # the result does not depend on the network: not on its options, its seed or its epochs
     conditions = perturbed_conditions(pert_data, ("train",))
-    why = _untrained_because(len(conditions))
-    if why is not None:
+    if len(conditions) < FEWEST_CONDITIONS:
+        why = f"it needs {FEWEST_CONDITIONS} training conditions, found {len(conditions)}"
         return TrainedHead(fitted, why=why)
     prior = fitted.prior
     inner = inner_predictions(pert_data, conditions, fitted)
@@ -163,19 +161,17 @@ def train_head(
     trained = Head(inner.inputs, centre_F, spread_F, head.layers_of(N_FOLDS), size, 1.0, 1.0)
     unseen_CG = _unseen(head, trained, inner, fold_C)
     unseen_CG[targets_CG] = 0.0
-    kinds = strata(inner.sets)
-    weights = {
-        kind: earned_weight(truth, inner.changes.change_UG, unseen_CG, weight_CG, rows) for kind, rows in kinds.items()
-    }
-    report = {**prior.report, "head": {kind: weight.report() for kind, weight in weights.items()}}
+    rows_of = strata(inner.sets)
+    prior_CG = inner.changes.change_UG
+    weights = {name: earned_weight(truth, prior_CG, unseen_CG, weight_CG, rows) for name, rows in rows_of.items()}
+    report = {**prior.report, "head": {name: weight.report() for name, weight in weights.items()}}
     prior = dataclasses.replace(prior, report=report)
     if not any(weight.weight for weight in weights.values()):
         return TrainedHead(dataclasses.replace(fitted, prior=prior), weights)
-    weighted = dataclasses.replace(
-        trained, single_weight=weights["single"].weight, several_weight=weights["several"].weight
-    )
-    for kind, rows in kinds.items():
-        unseen_CG[rows] *= weights[kind].weight
+    single, several = weights["single"].weight, weights["several"].weight
+    weighted = dataclasses.replace(trained, single_weight=single, several_weight=several)
+    for name, rows in rows_of.items():
+        unseen_CG[rows] *= weights[name].weight
     left_out_CG = fitted.left_out_CG.copy()
     left_out_CG[inner.rows] += unseen_CG
     unmeasured = dataclasses.replace(prior, measured=None)
@@ -190,7 +186,7 @@ def train_head(
 def prepare_head(pert_data: PertData, fitted: FittedPrior) -> None:
     """Put the predictions that the head is trained on into the screen's cache, before workers start."""
     conditions = perturbed_conditions(pert_data, ("train",))
-    if _untrained_because(len(conditions)) is None:
+    if len(conditions) >= FEWEST_CONDITIONS:
         inner_predictions(pert_data, conditions, fitted)
 
 
@@ -200,12 +196,6 @@ def with_head_of(prior: GenePrior, other: GenePrior | None) -> GenePrior:
         return prior
     report = {**prior.report, "head": other.report["head"]}
     return dataclasses.replace(prior, head=other.head, report=report)
-
-
-def _untrained_because(n_conditions: int) -> str | None:
-    if n_conditions < FEWEST_CONDITIONS:
-        return f"it needs {FEWEST_CONDITIONS} training conditions, found {n_conditions}"
-    return None
 
 
 def training_truth(screen: PreparedScreen, conditions: Sequence[Condition]) -> TrainingTruth:
@@ -231,13 +221,14 @@ def _blocks(n_conditions: int) -> Iterable[np.ndarray]:
 
 def _moments(inner: InnerPredictions) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of the inputs over all genes and training conditions, (F,) float64 each."""
-    total_F, square_F, n = 0.0, 0.0, 0
+    total_F, square_F, n = np.zeros(len(NAMES)), np.zeros(len(NAMES)), 0
     for rows in _blocks(len(inner.sets)):
         inputs_RF = inner.inputs_of(rows).astype(np.float64).reshape(-1, len(NAMES))
-        total_F, square_F = total_F + inputs_RF.sum(axis=0), square_F + (inputs_RF**2).sum(axis=0)
+        total_F += inputs_RF.sum(axis=0)
+        square_F += (inputs_RF**2).sum(axis=0)
         n += len(inputs_RF)
-    centre_F = np.asarray(total_F) / n
-    return centre_F, np.sqrt(np.maximum(np.asarray(square_F) / n - centre_F**2, 0.0)) + 1e-6
+    centre_F = total_F / n
+    return centre_F, np.sqrt(np.maximum(square_F / n - centre_F**2, 0.0)) + 1e-6
 
 
 def _stopped_in_training(
@@ -247,17 +238,10 @@ def _stopped_in_training(
     loader = ConditionLoader(np.arange(len(task.inner.sets)), PER_STEP, least=STEPS, rank=rank, world_size=world_size)
     head.to(task.device, task.dtype)
     epochs = min(EPOCHS, -(-MOST_STEPS // len(loader)))
-    engine = TrainingEngine(
-        head,
-        task.device,
-        distributed=distributed,
-        use_amp=options.use_amp,
-        amp_dtype=options.amp_dtype,
-        tf32=options.tf32,
-        reproducible=options.reproducible,
-        max_steps=MOST_STEPS,
-    )
-    optimizer = Adam(head.parameters(), lr=RATE, fused=task.device.type in ("cpu", "cuda"))
+    names = ("use_amp", "amp_dtype", "tf32", "reproducible")
+    precision: Any = {name: getattr(options, name) for name in names}
+    engine = TrainingEngine(head, task.device, distributed=distributed, max_steps=MOST_STEPS, **precision)
+    optimizer = Adam(head.parameters(), lr=RATE, fused=task.device.type != "mps")
     rate = learning_rate("one-cycle", Horizon(len(loader), epochs, MOST_STEPS))
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     n_steps = min(MOST_STEPS, epochs * len(loader))
@@ -286,9 +270,9 @@ def _unseen(head: SharedHead, trained: Head, inner: InnerPredictions, fold_C: np
 class TrainingTruth:
     """What the training conditions showed, by setting."""
 
+    # of each setting the truth, with the mean of the other conditions as the reference of each
+    # (`Truth.for_choices`), and the rows of its conditions among all C
     parts: tuple[tuple[Truth, np.ndarray], ...]
-    """Of each setting the truth, with the mean of the other conditions as the reference of each
-    (:meth:`gears.evaluation.Truth.for_choices`), and the rows of its conditions among all C."""
     clip: bool = False  # whether prediction sets negative expression to zero
 
     @cached_property
@@ -297,11 +281,9 @@ class TrainingTruth:
         return self._joined([truth.delta_UG for truth, _ in self.parts])
 
     def loss_weights(self) -> np.ndarray:
-        """Weights of squared errors, (C, G), of mean 1.
-
-        Their sum over genes is the error as a share of that of the mean of the other conditions, over all genes and
-        over genes by evidence: the head is trained on what it is judged by.
-        """
+        """Weights of squared errors, (C, G), of mean 1."""
+        # Their sum over genes is the error as a share of that of the mean of the other conditions, over all genes and
+        # over genes by evidence: the head is trained on what it is judged by.
         square_CG = self._joined([(truth.delta_UG - mean_of_others(truth.delta_UG)) ** 2 for truth, _ in self.parts])
         evidence_CG = self._joined([truth.evidence_UG for truth, _ in self.parts])
         total_C1 = square_CG.sum(axis=1, keepdims=True)
@@ -331,11 +313,9 @@ class HeadWeight:
     """Weight of the head under one kind of condition, and how it was found."""
 
     weight: float = 0.0  # 0 where the head is not used
-    least_squares: float = 0.0
-    """Least-squares weight on predictions of unseen conditions; its lower bound is the candidate."""
+    least_squares: float = 0.0  # on predictions of unseen conditions; its lower bound is the candidate
+    # mean gains in the metrics JUDGED at the weight, or at the candidate where the weight is 0; positive is better
     gains: tuple[float, ...] = ()
-    """Mean gains in the four decisive metrics at the weight, or at the candidate where the weight is 0; positive is
-    better."""
     n_conditions: int = 0
 
     def report(self) -> dict[str, Any]:
@@ -351,11 +331,9 @@ class HeadWeight:
 def earned_weight(
     truth: TrainingTruth, prior_CG: np.ndarray, head_CG: np.ndarray, weight_CG: np.ndarray, rows: np.ndarray
 ) -> HeadWeight:
-    """Weight of the head under the conditions in `rows`.
+    """Weight of the head under the conditions in `rows`, by predictions of conditions that were not fitted to.
 
-    `prior_CG`, `head_CG`: predictions of conditions that neither prior nor head were fitted to; the head's without
-        weight.
-    `weight_CG`: weights of squared errors, as in training.
+    `prior_CG`, `head_CG` are such predictions, the head's without weight; `weight_CG` weights of squared errors.
     """
     if len(rows) < FEWEST_OF_A_KIND:
         return HeadWeight(n_conditions=len(rows))
@@ -375,7 +353,7 @@ def earned_weight(
     for share in SHARES if candidate else ():
         gain_R4 = truth.scores(prior_CG + share * candidate * head_CG)[rows] - without_R4
         gain_4 = gain_R4.mean(axis=0)
-        gains = tuple(float(gain) for gain in gain_4)
+        gains = tuple(gain_4.tolist())
         low_2 = np.quantile(gain_R4[picks_DR, :2].mean(axis=1), LEVEL, axis=0)
         if (low_2 > 0).all() and (gain_4[2:] >= 0).all():
             return HeadWeight(share * candidate, least_squares, gains, len(rows))

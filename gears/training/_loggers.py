@@ -1,6 +1,6 @@
 """Loggers of a run: CSV and JSONL files always, TensorBoard and Weights & Biases on request.
 
-A logger is a class with ``@register(name, package=..., needs_folder=...)``; it is made and called on rank 0 only.
+A logger is a subclass of :class:`RunLogger` with ``@LOGGERS.register(name)``; it is made and called on rank 0 only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from gears.core._registry import Registry
 from gears.files.formats import write_text
@@ -40,8 +40,13 @@ class LoggerSetup:
     logged: int = 0  # epochs that were logged before (a resumed run)
 
 
-class RunLogger(Protocol):
-    """Receives the records of a run; created and called on rank 0 only."""
+class RunLogger:
+    """Receives the records of a run."""
+
+    package: ClassVar[str | None] = None  # an optional package that it needs
+    needs_folder: ClassVar[bool] = False  # whether it writes into the model's folder
+
+    def __init__(self, setup: LoggerSetup) -> None: ...
 
     def log(self, records: Sequence[Record]) -> None:
         """Log the records of the epochs since the last call."""
@@ -50,28 +55,7 @@ class RunLogger(Protocol):
         """End the log; `failed` if the run raised an error."""
 
 
-@dataclass(frozen=True)
-class Kind:
-    """An entry of the registry: how a logger is made and what it needs."""
-
-    make: Callable[[LoggerSetup], RunLogger]
-    package: str | None = None
-    needs_folder: bool = False
-
-
-LOGGERS: Registry[Kind] = Registry("logger")
-
-
-def register(
-    name: str, *, package: str | None = None, needs_folder: bool = False
-) -> Callable[[Callable[[LoggerSetup], RunLogger]], Callable[[LoggerSetup], RunLogger]]:
-    """Add a logger: ``make(setup) -> RunLogger``, needing an optional package or a folder."""
-
-    def add(make: Callable[[LoggerSetup], RunLogger]) -> Callable[[LoggerSetup], RunLogger]:
-        LOGGERS.add(name, Kind(make, package, needs_folder))
-        return make
-
-    return add
+LOGGERS: Registry[type[RunLogger]] = Registry("logger")
 
 
 def check_loggers(names: Iterable[str], *, has_folder: bool = True) -> None:
@@ -135,14 +119,14 @@ class RunLoggers:
         if self.active:
             for name in self.names:
                 try:
-                    self._loggers[name] = LOGGERS[name].make(self.setup)
+                    self._loggers[name] = LOGGERS[name](self.setup)
                 except BaseException:
                     self._finish(failed=True)
                     raise
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._finish(failed=error is not None)
 
@@ -190,19 +174,18 @@ def as_csv(history: Sequence[Record]) -> str:
     return text.getvalue()
 
 
-@register("tensorboard", package="tensorboard", needs_folder=True)
-class TensorBoard:
-    """Scalars per epoch and the options as text.
+@LOGGERS.register("tensorboard")
+class TensorBoard(RunLogger):
+    """Scalars per epoch and the options as text."""
 
-    The event file is opened with the first record, after the model's folder was swapped in.
-    """
+    package, needs_folder = "tensorboard", True
 
     def __init__(self, setup: LoggerSetup) -> None:
         self._setup = setup
         self._writer: Any = None
 
     def log(self, records: Sequence[Record]) -> None:
-        if self._writer is None:
+        if self._writer is None:  # opened with the first record, after the model's folder was swapped in
             self._writer = self._open()
         for record in records:
             for name, value in flat(record).items():
@@ -224,9 +207,11 @@ class TensorBoard:
         return writer
 
 
-@register("wandb", package="wandb")
-class WandB:
+@LOGGERS.register("wandb")
+class WandB(RunLogger):
     """One run per training, failed where that is; RuntimeError if the service does not respond or denies access."""
+
+    package = "wandb"
 
     def __init__(self, setup: LoggerSetup) -> None:
         import wandb

@@ -66,10 +66,9 @@ def gradient_scaler(options: TrainOptions, device: torch.device) -> torch.amp.Gr
 
 
 class MovingAverage(AveragedModel):
-    """Moving average of weights whose decay at step t is (1 + t) / (10 + t), and at most `decay`.
+    """Moving average of weights whose decay at step t is (1 + t) / (10 + t), and at most `decay`."""
 
-    With a fixed decay of 0.999 two thirds of the average of a run of 400 steps would be the first weights.
-    """
+    # with a fixed decay of 0.999 two thirds of the average of a run of 400 steps would be the first weights
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         super().__init__(model, multi_avg_fn=self._average)
@@ -96,17 +95,14 @@ def tf32(enabled: bool, device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def compiled(model: nn.Module, device: torch.device, *, enabled: bool = True) -> Iterator[Any]:
-    """The model through ``torch.compile``, or unchanged and with a warning where there is no compiler.
-
-    The methods that a model lists in ``hand_written()`` (pairs of a module and a method's name, with a hand-written
-    backward and collectives) are called and not traced.
-    """
+    """The model through ``torch.compile``, or unchanged and with a warning where there is no compiler."""
     reason = no_compiler(device.type) if enabled else None
     if reason is not None and is_main_process():
         logger.warning("compile=True has no effect: %s", reason)
     if not enabled or reason is not None:
         yield model
         return
+    # pairs of a module and a method's name, with a hand-written backward and collectives: called and not traced
     untraced: list[tuple[nn.Module, str]] = getattr(unwrap(model), "hand_written", list)()
     for module, method in untraced:
         setattr(module, method, torch.compiler.disable(getattr(module, method)))

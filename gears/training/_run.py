@@ -16,7 +16,7 @@ import torch
 from gears.core._messages import count
 from gears.core._progress import progress
 from gears.distributed import _signals as signals
-from gears.distributed._worker import memory_is_full
+from gears.distributed._launch import memory_is_full
 from gears.distributed._world import IDENTITY
 from gears.model._blockwise import MOST_KEPT
 from gears.model._folder import ModelParts
@@ -25,14 +25,12 @@ from gears.training._batches import Loader
 from gears.training._checkpoints import EarlyStopping
 from gears.training._loggers import LoggerSetup, RunLoggers
 from gears.training._modes import profiled, warn_without_effect
-from gears.training._network_weight import kept_epoch
 from gears.training._run_folder import RunFolder, run_facts
 from gears.training._schedules import Adam, Horizon, learning_rate, rising_epochs, scaled_lr
-from gears.training._shards import N_SHARDS
 from gears.training._tasks import CellsTask, ConditionTables, MomentsTask, PairTables
 from gears.training._trainer import TrainingEngine
-from gears.training._validation import Validation
-from gears.training._workers import plain_state
+from gears.training._validation import Validation, kept_epoch
+from gears.training._workers import N_SHARDS, plain_state
 from gears.training.options import DTYPES, TrainOptions
 
 logger = logging.getLogger(__name__)
@@ -43,18 +41,15 @@ KEPT_SHARE = 4
 
 @dataclass
 class RunResult:
-    """Result of a run (see :class:`gears.training._results.TrainResult`).
-
-    `best_state` has the weights of the epoch that is kept, of the last one when no metric was defined;
-    `condition_scores` the monitored metric by network weight and validation condition, (K, U), for each evaluated epoch
-    after the rise of the learning rate, and `kept` is the place of the kept epoch among them.
-    """
+    """Result of a run (see :class:`gears.training.TrainResult`)."""
 
     history: list[dict[str, Any]]
     best_epoch: int | None
-    best_state: dict[str, torch.Tensor] = field(repr=False)
+    best_state: dict[str, torch.Tensor] = field(repr=False)  # of the kept epoch; the last one if no metric was defined
     stopped: bool = False
     stopped_because: str | None = None
+    # monitored metric by network weight and validation condition, (K, U), of each evaluated epoch after the rise of the
+    # learning rate; `kept`: place of the kept epoch among them
     condition_scores: list[np.ndarray] = field(default_factory=list, repr=False)
     devices: tuple[str, ...] = ()
     kept: int | None = None
@@ -67,11 +62,8 @@ class Run:
             run.engine.train(**run.training)
         result = run.result()
 
-    `tables`, `pairs`: make the condition tables for a device and precision, and the moments where the objective needs
-        them.
-    `loader`: this worker's batches, of cells or of conditions.
-    `parts`: the model without weights, for the files of the run.
-    `options`: with defaults filled in (:meth:`TrainOptions.with_defaults`).
+    `tables` and `pairs` make the condition tables for a device and precision, and the moments where the objective needs
+    them. `options` have their defaults filled in (:meth:`TrainOptions.with_defaults`).
     """
 
     def __init__(
@@ -87,7 +79,7 @@ class Run:
         device: torch.device,
         distributed: bool = False,
     ) -> None:
-        steps_per_epoch = max(1, -(-len(loader) // options.accumulation_steps))
+        steps_per_epoch = -(-len(loader) // options.accumulation_steps)
         if options.steps is not None:
             options = dataclasses.replace(options, epochs=-(-options.steps // steps_per_epoch))
         assert options.epochs is not None
@@ -138,14 +130,14 @@ class Run:
         self._stopped_because: str | None = None
 
     def _optimizer(self) -> torch.optim.Optimizer:
-        options, device = self.options, self.engine.device
+        options = self.options
         assert options.lr is not None
         assert options.weight_decay is not None
         return Adam(
             self.network.parameters(),
             lr=scaled_lr(options.lr, options.lr_scaling, self.world_size),
             weight_decay=options.weight_decay,
-            fused=device.type in ("cpu", "cuda"),  # one pass over each tensor: a fifth of the time on the CPU
+            fused=self.engine.device.type != "mps",  # one pass over each tensor: a fifth of the time on the CPU
         )
 
     def _task(self, tables: ConditionTables, pairs: Callable[[], PairTables]) -> CellsTask | MomentsTask:
@@ -180,7 +172,7 @@ class Run:
         shown = options.verbose and engine.is_main
         traced = folder is not None and options.profile and engine.is_main
         self._loggers = self._begin_loggers()
-        self._of_prior = self.validation.of_prior()[0].get(self.task.metric) if shown else None
+        self._of_prior = self.validation.of_prior[0].get(self.task.metric) if shown else None
         try:
             with (
                 self._loggers,
@@ -207,29 +199,23 @@ class Run:
 
     def _begin_loggers(self) -> RunLoggers:
         """Loggers of the run besides its files, on rank 0."""
-        options, parts = self.options, self.parts
-        config = {
-            "training": options.to_dict(), "model": parts.config.to_dict(), "data": dict(parts.provenance),
-        }  # fmt: skip
-        setup = LoggerSetup(
-            None if options.save_path is None else Path(options.save_path),
-            config,
-            options.project,
-            options.name,
-            options.init_timeout,
-            logged=len(self.engine.progress.history),
-        )
+        options, parts, n_logged = self.options, self.parts, len(self.engine.progress.history)
+        facts = {"training": options.to_dict(), "model": parts.config.to_dict(), "data": dict(parts.provenance)}
+        folder = None if options.save_path is None else Path(options.save_path)
+        setup = LoggerSetup(folder, facts, options.project, options.name, options.init_timeout, n_logged)
         return RunLoggers(options.loggers, setup, active=self.engine.is_main)
 
     def _epoch_end(self, engine: TrainingEngine, record: dict[str, Any], improved: bool) -> None:
         """After an evaluated epoch: a line for the user (rank 0) and for the bar, files and loggers."""
         if not engine.evaluates(record["epoch"]):
             return
+        # while the learning rate rises, an epoch is no candidate: it would be best by chance
         if self.validation.n_conditions and record["epoch"] > engine.best_after:
             engine.progress.condition_scores.append(torch.from_numpy(self.validation.condition_scores))
         if engine.is_main and self.options.verbose:
             logger.info("%s", self._line(record, improved))
-            self._advance(0, self._note(record))
+            metric = f", {self.task.metric} {record[self.task.metric]:.4g}" if self.task.metric in record else ""
+            self._advance(0, f"epoch {record['epoch']}, loss {record['train_loss']:.4g}{metric}")
         if self.folder is not None:
             self.folder.epoch_end(engine, record, improved)
         self._loggers.log(engine.progress.history)
@@ -242,11 +228,6 @@ class Run:
         of_prior = self._of_prior
         is_best = improved and (of_prior is None or self.validation.monitor.better(record[name], of_prior))
         return "  ".join([*shown, f"{record['seconds']['total']:.1f} s", *(["(best)"] if is_best else [])])
-
-    def _note(self, record: dict[str, Any]) -> str:
-        """Loss and validation for the bar."""
-        note = f"epoch {record['epoch']}, loss {record['train_loss']:.4g}"
-        return f"{note}, {self.task.metric} {record[self.task.metric]:.4g}" if self.task.metric in record else note
 
     def _who_stopped(self) -> str:
         """Who was stopped, by which signal and when, and the checkpoint, which is written here."""
@@ -288,6 +269,7 @@ class Run:
         """Whether the last epoch is kept, by its scores at the network weight with the best mean."""
         lower_is_better, scores_EU = self.task.lower_is_better, []
         for scores_KU in scores_EKU:
+            # as np.nanmean, which warns where all values are undefined
             mean_K = np.nansum(scores_KU, axis=1) / np.maximum((~np.isnan(scores_KU)).sum(axis=1), 1)
             scores_EU.append(scores_KU[mean_K.argmin() if lower_is_better else mean_K.argmax()])
         return kept_epoch(np.stack(scores_EU), lower_is_better=lower_is_better) == len(scores_EU) - 1
@@ -312,11 +294,9 @@ def _devices(engine: TrainingEngine) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def full_memory_explained(loader: Loader, options: TrainOptions) -> Iterator[None]:
-    """Where the memory of the GPU or of the machine is full, name the batch size and the remedies in the error.
-
-    Only remedies that lower the peak are named (``tests/training/test_pretended_gpu.py``): mixed precision raises it,
-    because both precisions of a value are in memory while it is converted.
-    """
+    """Where the memory of the GPU or of the machine is full, name the batch size and the remedies in the error."""
+    # Only remedies that lower the peak are named (tests/training/test_pretended_gpu.py): mixed precision raises it,
+    # because both precisions of a value are in memory while it is converted.
     try:
         yield
     except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
@@ -328,7 +308,6 @@ def full_memory_explained(loader: Loader, options: TrainOptions) -> Iterator[Non
             twice = 2 * options.accumulation_steps
             as_many = f"; with accumulation_steps={twice} beside it a step has as many cells as now"
         owner, fewer = ("GPU", "") if on_gpu else ("machine", ", or use fewer workers")
-        half = max(1, size // 2)
-        remedy = f"lower batch_size (say {half}){as_many}{fewer}"
+        remedy = f"lower batch_size (say {max(1, size // 2)}){as_many}{fewer}"
         msg = f"the {owner}'s memory is full with batch_size={size}: {remedy}. {error}"
         raise (torch.OutOfMemoryError if on_gpu else MemoryError)(msg) from error

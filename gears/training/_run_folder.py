@@ -14,8 +14,7 @@ import torch
 from gears.core._messages import shorten
 from gears.files._atomic import check_no_writer, clean_leftovers, only_writer
 from gears.files._paths import link_target, user_path
-from gears.files._tensors import write_tensors
-from gears.files.formats import content_hash
+from gears.files.formats import content_hash, write_tensors
 from gears.model._folder import (
     CHECKPOINTS,
     WEIGHTS,
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
     from gears.training._trainer import TrainingEngine
     from gears.training.options import TrainOptions
 
-BATCH = "batch over all workers"
 IN_USE = "another training is writing to {}; wait for it, or choose another save_path"
 logger = logging.getLogger(__name__)
 
@@ -52,7 +50,7 @@ def unfinished(save_path: str | Path) -> Path:
 
 
 def run_path(save_path: str | Path, *, resume: bool) -> Path:
-    """The folder in which a run writes: `save_path`, or ``NAME.unfinished`` beside it while an earlier model is there.
+    """The folder in which a run writes: `save_path`, or ``NAME.unfinished`` while an earlier model is there.
 
     The earlier model stays until the new one is complete. A resumed run goes on where it was interrupted.
     """
@@ -69,10 +67,7 @@ def check_resumed(save_path: str | Path, parts: ModelParts) -> None:
 
 @contextlib.contextmanager
 def reserved(options: TrainOptions, parts: ModelParts, rank: int) -> Iterator[None]:
-    """Keep other trainings out of `save_path` within the block (rank 0, which writes there).
-
-    Raises FileExistsError if another one writes there, or the folder holds something else (:func:`check_save_path`).
-    """
+    """Keep other trainings out of `save_path` within the block (rank 0, which writes there), else FileExistsError."""
     if options.save_path is None or rank != 0:
         yield
         return
@@ -88,36 +83,29 @@ def check_unused(save_path: str | Path) -> None:
 
 
 class RunFolder:
-    """Keeps ``save_path`` complete from the first epoch on; rank 0 writes and all ranks wait.
-
-    `facts` must stay the same on resume (:func:`run_facts`).
-    """
+    """Keeps ``save_path`` complete from the first epoch on; rank 0 writes and all ranks wait."""
 
     def __init__(self, options: TrainOptions, parts: ModelParts, facts: Mapping[str, Any]) -> None:
         assert options.save_path is not None
         self.path = user_path(options.save_path)
-        self.options, self.parts, self.facts = options, parts, dict(facts)
+        self.options, self.parts, self.facts = options, parts, dict(facts)  # facts must stay the same on resume
         self._ready = False
         self._last_checkpoint = 0
         check_replaceable(self.path)
 
-    def resume(self, engine: TrainingEngine) -> bool:
-        """Load the newest readable checkpoint into the engine; False if there is none.
-
-        Raises ValueError if the folder belongs to a run of another model, screen, split or with other options.
-        """
-        resumed = self._restore_newest(engine)
+    def resume(self, engine: TrainingEngine) -> None:
+        """Load the newest readable checkpoint into the engine, if there is one; ValueError for that of another run."""
+        self._restore_newest(engine)
         check_same_step(engine.progress.epoch, engine.progress.step, engine.reducer, engine.device)
         if engine.is_main:  # remove what a killed process of this run left, which no other process writes
             path = self.path
             for folder, name in ((path, None), (path / CHECKPOINTS, None), (path.parent, path.name)):
                 clean_leftovers(folder, name, alone=True)
-        return resumed
 
-    def _restore_newest(self, engine: TrainingEngine) -> bool:
+    def _restore_newest(self, engine: TrainingEngine) -> None:
         if not is_model(self.path):
             logger.warning("resume=True but %s holds no model yet: starting from the beginning", self.path)
-            return False
+            return
         check_parts(self.parts, load_parts(self.path), str(self.path))
         for file in reversed(self._checkpoints()):
             try:
@@ -127,40 +115,31 @@ class RunFolder:
                 continue
             check_facts(self.facts, content["metadata"].get("facts", {}), str(file))
             checkpoints.restore(engine, content, restore_random=False)
-            self._continue_from(engine, file, content["metadata"].get("epochs"))
-            return True
+            self._continue_from(engine, content["metadata"].get("epochs"))
+            return
         logger.warning("no readable checkpoint under %s: starting from the beginning", self.path / CHECKPOINTS)
-        return False
 
-    def _continue_from(self, engine: TrainingEngine, file: Path, planned: int | None) -> None:
+    def _continue_from(self, engine: TrainingEngine, planned: int | None) -> None:
         """Log where the run continues; patience and length may differ from before."""
-        progress, options = engine.progress, self.options
+        progress, options, rule = engine.progress, self.options, engine.early_stopping
+        assert options.epochs is not None
         self._ready, self._last_checkpoint = True, progress.epoch
-        rule = engine.early_stopping
-        goes_on = progress.epoch < (options.epochs or 0)  # else the run is complete, whatever its patience
+        goes_on = progress.epoch < options.epochs  # else the run is complete, whatever its patience
         progress.finished = goes_on and rule is not None and progress.epochs_without_success >= rule.patience
         progress.stopped_because = rule.reason if rule is not None and progress.finished else None
         logger.info("continuing the run in %s after epoch %d", self.path, progress.epoch)
         if planned not in (None, options.epochs) and options.schedule in ("cosine", "one-cycle"):
             logger.warning(
                 "the run was planned for %s epochs, now for %s: the learning rate of schedule=%r follows the new "
-                "length from here on",
-                planned,
-                options.epochs,
-                options.schedule,
-            )
-        if progress.epoch >= (options.epochs or 0):
-            logger.warning(
-                "the run in %s has %d epochs already and epochs=%s: nothing to train",
-                self.path,
-                progress.epoch,
-                options.epochs,
-            )
+                "length from here on", planned, options.epochs, options.schedule,
+            )  # fmt: skip
+        if not goes_on:
+            done = f"the run in {self.path} has {progress.epoch} epochs already and epochs={options.epochs}"
+            logger.warning("%s: nothing to train", done)
 
     def epoch_end(self, engine: TrainingEngine, record: Mapping[str, Any], improved: bool) -> None:
         """Write new best weights, the history, and a checkpoint when due."""
-        best = engine.best_state
-        if improved or best is None or not self._ready:
+        if improved or engine.best_state is None or not self._ready:
             self._put_weights(engine)
         self._on_main(engine, str(self.path), lambda: write_history(self.path, engine.progress.history))
         due = record["epoch"] - self._last_checkpoint >= (self.options.checkpoint_every or 1)
@@ -213,21 +192,18 @@ class RunFolder:
         return sorted(file for file in folder.glob("epoch-*.pt") if _NAME.fullmatch(file.name))
 
 
-def run_facts(options: TrainOptions, per_step: int | None, world_size: int) -> dict[str, Any]:
+def run_facts(options: TrainOptions, per_step: int, world_size: int) -> dict[str, Any]:
     """Values that must stay the same on resume; `per_step`: cells or conditions of a micro-batch over all workers."""
     assert options.lr is not None
-    return options.fixed() | {"learning rate": scaled_lr(options.lr, options.lr_scaling, world_size), BATCH: per_step}
+    rate = scaled_lr(options.lr, options.lr_scaling, world_size)
+    return options.fixed() | {"learning rate": rate, "batch over all workers": per_step}
 
 
 def check_facts(here: Mapping[str, Any], there: Mapping[str, Any], where: str) -> None:
-    """Raise ValueError with both values of each option that differs; an unknown batch size is not compared."""
-    unknown = [name for name in here if None in (here[name], there.get(name)) and name == BATCH]
-    differing = [
-        f"{name}: {there[name]} there, {here[name]} here"
-        for name in here
-        if name in there and name not in unknown and there[name] != here[name]
-    ]
-    _raise_if_different(differing, where, "give the same options, or train into another folder or without resume")
+    """Raise ValueError with both values of each option that differs."""
+    _raise_if_different(
+        _differences(here, there), where, "give the same options, or train into another folder or without resume"
+    )
 
 
 def check_parts(here: ModelParts, there: ModelParts, where: str) -> None:
@@ -237,14 +213,11 @@ def check_parts(here: ModelParts, there: ModelParts, where: str) -> None:
     if (here.split and here.split.hash) != (there.split and there.split.hash):
         differing.append(_different_splits(there.split, here.split))
         del this_model["co-expression graph"]  # it is that of the training cells
-    differing += [
-        f"{key}: {saved_model[key]} there, {this_model[key]} here"
-        for key in this_model
-        if this_model[key] != saved_model[key]
-    ]
-    for kind in ("gene_names", "pert_names"):
-        if getattr(here, kind) != getattr(there, kind):
-            differing.append(f"{kind}: {difference(getattr(there, kind), getattr(here, kind))}")
+    differing += _differences(this_model, saved_model)
+    for list_name in ("gene_names", "pert_names"):
+        names_here, names_there = getattr(here, list_name), getattr(there, list_name)
+        if names_here != names_there:
+            differing.append(f"{list_name}: {difference(names_there, names_here)}")
     _raise_if_different(differing, where, "train into another folder or without resume")
 
 
@@ -259,23 +232,24 @@ def check_same_step(epoch: int, step: int, reducer: Reducer, device: torch.devic
 
 def _different_splits(there: Split | None, here: Split | None) -> str:
     """Both splits by kind and seed; or that only their conditions differ."""
-    names = [f"{split.name}, seed {split.seed}" if split else "none" for split in (there, here)]
-    if names[0] == names[1]:
-        return f"split: {names[0]} on both sides, with other conditions or options"
-    return f"split: {names[0]} there, {names[1]} here"
+    name_there, name_here = (f"{split.name}, seed {split.seed}" if split else "none" for split in (there, here))
+    if name_there == name_here:
+        return f"split: {name_there} on both sides, with other conditions or options"
+    return f"split: {name_there} there, {name_here} here"
 
 
 def _identity(parts: ModelParts) -> dict[str, Any]:
     """Short values that identify a model."""
-    go, coexpress = parts.go, parts.coexpress
-    return {
-        "screen": str(parts.provenance.get("screen_hash", ""))[:16],
-        "perturbation graph": f"{go.edge_index.shape[1]} edges ({content_hash(go.edge_index, go.weight)[:8]})",
-        "co-expression graph": (
-            f"{coexpress.edge_index.shape[1]} edges ({content_hash(coexpress.edge_index, coexpress.weight)[:8]})"
-        ),
-        **parts.config.to_dict(),
-    }
+    identity = {"screen": str(parts.provenance.get("screen_hash", ""))[:16]}
+    for name, graph in (("perturbation graph", parts.go), ("co-expression graph", parts.coexpress)):
+        identity[name] = f"{graph.edge_index.shape[1]} edges ({content_hash(graph.edge_index, graph.weight)[:8]})"
+    return identity | parts.config.to_dict()
+
+
+def _differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:
+    """Both values of each entry that differs."""
+    shared = [name for name in here if name in there]
+    return [f"{name}: {there[name]} there, {here[name]} here" for name in shared if there[name] != here[name]]
 
 
 def _raise_if_different(differing: list[str], where: str, advice: str) -> None:

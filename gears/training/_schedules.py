@@ -111,11 +111,9 @@ _asks_of_graphs = next(getattr(torch.optim.Adam, name) for name in _ASKS_OF_GRAP
 
 
 class Adam(torch.optim.Adam):
-    """``torch.optim.Adam`` whose construction does not import ``torch._dynamo``.
+    """``torch.optim.Adam``, the same in steps and saved state, whose construction does not import ``torch._dynamo``."""
 
-    That import takes one to two CPU seconds and some 100 MB in every worker, and serves only optimisers
-    that are compiled themselves. Steps and saved state are those of ``torch.optim.Adam``.
-    """
+    # that import takes one to two CPU seconds and some 100 MB in every worker, for optimisers that are compiled
 
     add_param_group = _bare(torch.optim.Optimizer.add_param_group)
     state_dict = _bare(torch.optim.Optimizer.state_dict)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 MOST_BYTES = 1 << 28
-"""Moments that are kept on a GPU: 34 MB for Norman et al. 2019 in float32."""
+"""Of moments that are kept on a GPU: those of Norman et al. 2019 take 34 MB in float32."""
 
 
 @dataclass(frozen=True)
@@ -63,19 +63,21 @@ class ConditionTables:
         cell_batch: np.ndarray | None = None,
     ) -> ConditionTables:
         """From the node list of each condition (empty for the control) and numpy tables."""
-        lengths = [len(members) for members in nodes]
-        first = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
-        flat = np.fromiter((node for members in nodes for node in members), dtype=np.int64, count=int(first[-1]))
+
+        def on_device(table: np.ndarray | None) -> Any:
+            # copied: a mapped file cannot be written to, of which torch would warn
+            return None if table is None else torch.from_numpy(np.array(table)).to(device, dtype)
+
         return cls(
-            first,
-            flat,
+            np.cumsum([0, *map(len, nodes)], dtype=np.int64),
+            np.array([node for members in nodes for node in members], dtype=np.int64),
             torch.from_numpy(np.array(mask_CG)).to(device),
-            torch.from_numpy(np.array(control_mean_G)).to(device, dtype),
-            None if prior_CG is None else torch.from_numpy(prior_CG).to(device, dtype),
+            on_device(control_mean_G),
+            on_device(prior_CG),
             tuple(names),
             _numbers(contexts_of(nodes)),
             _numbers(kinds_of(nodes)),
-            None if control_mean_BG is None else torch.from_numpy(np.array(control_mean_BG)).to(device, dtype),
+            on_device(control_mean_BG),
             None if cell_batch is None else cell_batch.astype(np.int64),
         )
 
@@ -112,13 +114,11 @@ def _numbers(numbers_C: np.ndarray) -> np.ndarray | None:
 def evidence_weights(delta_TG: np.ndarray, variance_G: np.ndarray, n_T: np.ndarray, n_C: np.ndarray) -> np.ndarray:
     """Weights by reliability: the share of an observed change's variance that is not sampling noise, (C, G) float32.
 
-    With signal variance s (one for all genes, so that genes that respond count as much as they respond) and
-    a cell's variance v_g, the mean of n_c cells has weight s / (s + v_g / n_c), scaled to mean 1 over training.
-
-    `delta_TG`: changes of the training conditions against control, which say how strong signals are.
-    `variance_G`: variance of a cell's expression within a condition.
-    `n_T`, `n_C`: cells of the training conditions and of those that get weights.
+    `delta_TG` are changes of the training conditions against control, `variance_G` the variance of a cell's expression
+    within a condition, `n_T` and `n_C` the cells of the training conditions and of those that get weights.
     """
+    # With signal variance s (one for all genes, so that genes that respond count as much as they respond) and
+    # a cell's variance v_g, the mean of n_c cells has weight s / (s + v_g / n_c), scaled to mean 1 over training.
     total, sampling = float((delta_TG**2).mean()), float((variance_G * (1 / n_T)[:, None]).mean())
     # noise can exceed what was observed: a hundredth of it counts as signal, or every weight would be 0
     signal = max(total - sampling, 0.01 * total, np.finfo(np.float64).tiny)
@@ -162,10 +162,15 @@ def condition_tables(
     )
 
 
+def training_ids(pert_data: PertData) -> np.ndarray:
+    """Ids of the perturbed conditions of training, ascending."""
+    screen = pert_data.screen
+    return np.sort([screen.id_of(condition) for condition in perturbed_in(pert_data.split, "train")])
+
+
 def _evidence_weights(pert_data: PertData) -> np.ndarray:
     """Weights of every gene of every condition, from the training conditions' cells; 1 for the control."""
-    screen, statistics = pert_data.screen, pert_data.screen.statistics
-    train = np.sort([screen.id_of(condition) for condition in perturbed_in(pert_data.split, "train")])
+    screen, statistics, train = pert_data.screen, pert_data.screen.statistics, training_ids(pert_data)
     perturbed = np.array([not condition.is_control for condition in screen.conditions])
     weight_CG = np.ones((len(screen.conditions), len(screen.gene_names)), dtype=np.float32)
     if len(train):
@@ -226,13 +231,7 @@ Evaluate = Callable[[nn.Module, Reducer], dict[str, float]]
 
 
 class Objective(abc.ABC):
-    """Part of a GEARS task that does not depend on what its batches hold.
-
-    `tables`: conditions as tensors on the training device.
-    `config`: the model's settings (objective options among them).
-    `evaluate`: ``evaluate(network, reducer) -> metrics``, the same on all workers.
-    `monitor`, `lower_is_better`: the metric that chooses the best epoch.
-    """
+    """Part of a GEARS task that does not depend on what its batches hold; `monitor` chooses the best epoch."""
 
     unit: str  # what a batch has, for the rate in the history
 
@@ -246,16 +245,9 @@ class Objective(abc.ABC):
         lower_is_better: bool = True,
     ) -> None:
         self.tables, self.config = tables, config
+        self.device, self.dtype = tables.control_mean_G.device, tables.control_mean_G.dtype
         self._evaluate = evaluate
         self.metric, self.lower_is_better = f"val_{monitor}", lower_is_better
-
-    @property
-    def device(self) -> torch.device:
-        return self.tables.control_mean_G.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.tables.control_mean_G.dtype
 
     def over_workers(self, batch: Any, ids: Tensor, reducer: Reducer) -> GlobalBatch:
         return GlobalBatch.of(batch, ids.numpy(), len(self.tables.mask_CG), reducer, self.device)
@@ -263,10 +255,7 @@ class Objective(abc.ABC):
     def outputs(
         self, model: nn.Module, batch: GlobalBatch, reducer: Reducer, more: Mapping[str, np.ndarray]
     ) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
-        """What this worker's conditions of a batch change, (U, G), their log-variances, and the tensors behind them.
-
-        The tensors are `more` and ``ids_U``, the ids of this worker's conditions, on the training device.
-        """
+        """Tensors on the device (`more`, `ids_U`), and change (U, G) and log-variances of this worker's conditions."""
         arrays = {"ids_U": batch.ids_U, **self.tables.of_network(batch.ids_A), **batch.weights(), **more}
         on_device = moved(arrays, self.device, self.dtype)
         named: dict[str, Any] = {name: on_device[name] for name in ("context", "kind") if name in on_device}
@@ -303,7 +292,7 @@ class Window:
 
 
 class CellsTask(Objective):
-    """Losses of cell batches and the validation metrics of a GEARS run (see :class:`Objective`)."""
+    """Losses of batches of cells."""
 
     unit = "cells"
 
@@ -342,11 +331,10 @@ class CellsTask(Objective):
 
 
 class PairTables:
-    """Moments over all pairs of a condition's and a control cell, computed in float64.
+    """Moments over all pairs of a condition's and a control cell, computed in float64."""
 
-    They lie on a GPU from the first step on, if they take no more than :data:`MOST_BYTES` there; else those of a step's
-    conditions are computed in each step from tables that stay where they are (mapped files).
-    """
+    # They lie on a GPU from the first step on, if they take no more than MOST_BYTES there; else those of a step's
+    # conditions are computed in each step from tables that stay where they are (mapped files).
 
     def __init__(self, statistics: ConditionStatistics, direction: str) -> None:
         self._statistics, self._direction = statistics, direction
@@ -380,27 +368,18 @@ class PairTables:
 
     def on_device(self, ids_U: np.ndarray, ids_on_device: Tensor, dtype: torch.dtype) -> Tensor:
         """The same for a step, from the table on the device where there is one."""
-        device = ids_on_device.device
-        if device.type == "cpu" or not self.fit(dtype):  # on the CPU all workers share the mapped files
+        device, mean_CG = ids_on_device.device, self._statistics.mean
+        fit_on_gpu = 6 * mean_CG.size * dtype.itemsize <= MOST_BYTES
+        if device.type == "cpu" or not fit_on_gpu:  # on the CPU all workers share the mapped files
             return self.of(ids_U, dtype, device)
-        table = self._all_C6G
-        if table is None or table.device != device or table.dtype != dtype:
-            n_conditions = len(self._statistics.mean)
-            blocks = row_blocks(n_conditions, 6 * self._statistics.mean.shape[1])
-            every = np.arange(n_conditions)
-            table = self._all_C6G = torch.cat([self.of(every[rows], dtype, device) for rows in blocks])
-        return table.index_select(0, ids_on_device)
-
-    def fit(self, dtype: torch.dtype) -> bool:
-        """Whether they lie on a GPU."""
-        return 6 * self._statistics.mean.size * dtype.itemsize <= MOST_BYTES
+        if self._all_C6G is None:
+            every, blocks = np.arange(len(mean_CG)), row_blocks(len(mean_CG), 6 * mean_CG.shape[1])
+            self._all_C6G = torch.cat([self.of(every[rows], dtype, device) for rows in blocks])
+        return self._all_C6G.index_select(0, ids_on_device)
 
 
 class MomentsTask(Objective):
-    """Losses of batches of conditions and the validation metrics of a GEARS run.
-
-    Each condition of a step counts once, in the loss and in the batch norms; `pairs` has their moments.
-    """
+    """Losses of batches of conditions: each counts once, in the loss and in the batch norms; `pairs` has moments."""
 
     unit = "conditions"
 
@@ -428,8 +407,3 @@ class MomentsTask(Objective):
         mask_UG = self.tables.mask_CG.index_select(0, on_device["ids_U"])
         moments = PairMoments(*(*moments_U6G.unbind(1), mask_UG, on_device["share_U"]))
         return moment_loss(delta_UG, logvar_UG, moments, self.config)
-
-
-def pair_tables(pert_data: PertData, config: ModelConfig | None = None) -> PairTables:
-    """Moments of all conditions of a screen, for the objective of a model."""
-    return PairTables(pert_data.screen.statistics, (config or ModelConfig()).direction)

@@ -37,20 +37,15 @@ from gears.training import _checkpoints as checkpoints
 from gears.training import _modes as modes
 from gears.training import _workers as workers
 from gears.training._batches import check_equal_lengths, set_epoch, windows
-from gears.training._checkpoints import EarlyStopping, Progress
-from gears.training._records import Clock, StepRecord, StepRecords
-from gears.training._shards import Shards, sharded
+from gears.training._checkpoints import Clock, EarlyStopping, Progress, StepRecord, StepRecords
 from gears.training._tasks import Objective, SupervisedTask, Task
+from gears.training._workers import Shards, sharded
 from gears.training.options import AMP_DTYPES, TrainOptions
 
 
 @dataclass
 class Training:
-    """What a call of :meth:`TrainingEngine.train` trains with.
-
-    `shared`, `shards`: averages gradients over workers, or over shards (:mod:`gears.training._shards`), where there are
-        several.
-    """
+    """What a call of :meth:`TrainingEngine.train` trains with."""
 
     task: Task
     train_loader: Iterable[Any]
@@ -68,6 +63,7 @@ class Training:
         self.running = workers.RunningStatistics(self.called)
         dtype = next((p.dtype for p in self.parameters), torch.float32)
         self.records = StepRecords(device, dtype, reducer.world_size)
+        # averages gradients over workers, where there are several
         self.shared = workers.SharedGradients(self.parameters, reducer) if reducer.world_size > 1 else None
         # whether the optimiser can skip a step without the host
         self.skips_on_device = bool(getattr(self.optimizer, "_step_supports_amp_scaling", False))
@@ -292,9 +288,10 @@ class TrainingEngine:
                 improved = self._decide(record, training)
                 if self.on_epoch_end is not None:
                     self.on_epoch_end(self, record, improved)
-                for enabled, name in ((save_best and improved, "best.pt"), (save_last, "last.pt")):
-                    if enabled:
-                        self.save_checkpoint(self.folder / name)
+                if save_best and improved:
+                    self.save_checkpoint(self.folder / "best.pt")
+                if save_last:
+                    self.save_checkpoint(self.folder / "last.pt")
         return self.progress.history
 
     def evaluates(self, epoch: int) -> bool:
@@ -333,11 +330,8 @@ class TrainingEngine:
         return self._close_epoch(training, clock)
 
     def _step(self, training: Training, window: Sequence[Any]) -> None:
-        """Take one step over the micro-batches of a window.
-
-        Changes no weight if the loss or a gradient is not finite, now or in a step before, which :meth:`read_steps`
-        reports; it has to be called within :data:`gears.training._records.MOST_UNREAD` steps.
-        """
+        """Take one step over the micro-batches of a window."""
+        # no weight changes if the loss or a gradient is not finite, now or in a step before, which read_steps reports
         optimizer, records, averaged = training.optimizer, training.records, None
         optimizer.zero_grad(set_to_none=True)
         before = training.running.values()
@@ -363,6 +357,7 @@ class TrainingEngine:
             self.scaler.step(optimizer)
             self.scaler.update()
         else:
+            # with `found_inf` above 0 the optimiser leaves weights and state unchanged, and the host need not wait
             optimizer.grad_scale, optimizer.found_inf = None, records.broken  # type: ignore[attr-defined]
             optimizer.step()
             del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
@@ -377,7 +372,7 @@ class TrainingEngine:
         for position, batch in enumerate(window):
             with torch.autocast(self.device.type, dtype=amp_dtype, enabled=options.use_amp):
                 loss = task.loss(called, batch, context, position)
-            if self.scaler.is_enabled():  # which skips steps by their gradients alone
+            if self.scaler.is_enabled():  # which skips steps by their gradients alone: after a broken step all are inf
                 loss = loss / (1 - records.broken)
             self.scaler.scale(loss).backward()
             exact = loss.detach().to(records.exact)
@@ -386,11 +381,8 @@ class TrainingEngine:
         return total
 
     def read_steps(self) -> None:
-        """Read the losses of the steps since the last call; waits for the device.
-
-        All workers read after the same steps, so that they learn at the same step that one of them is to stop.
-        FloatingPointError names the first step whose loss or gradient is not finite, and what in its data was not.
-        """
+        """Read the losses of the steps since the last call; FloatingPointError for the first that is not finite."""
+        # waits for the device; all workers read after the same steps, so that they learn together that one is to stop
         training = self._training
         if training is None or not training.records.unread:
             return
@@ -441,18 +433,10 @@ class TrainingEngine:
         return record
 
     def _decide(self, record: dict[str, Any], training: Training) -> bool:
-        """Whether the epoch is the best so far, whose weights are kept, and whether training ends with it.
-
-        All workers decide the same.
-        """
+        """Whether the epoch is the best so far, whose weights are kept; ends training where the rule says so."""
         progress, rule, task = self.progress, self.early_stopping, training.task
-        improved = progress.note(
-            record["epoch"],
-            float(record.get(task.metric, math.nan)),
-            lower_is_better=task.lower_is_better,
-            rule=rule,
-            after=self.best_after,
-        )
+        value, after = float(record.get(task.metric, math.nan)), self.best_after
+        improved = progress.note(record["epoch"], value, lower_is_better=task.lower_is_better, rule=rule, after=after)
         if improved:
             self.best_state = workers.plain_state(self.evaluated_model)
         # without any defined metric there is no improvement to wait for

@@ -1,9 +1,23 @@
-"""How good a trained network is: validation metrics, fit to the training conditions, slope on the validation part.
+"""Score a network on the validation part, and choose by it the epoch to keep and the network weight.
 
 Metrics are of condition means, divided among workers, equal for any number of them.
 
-A network alone over-fits: what it predicts of a held-out condition deviates from the mean change O of the training
-conditions by too much. Its predictions m are drawn to O by
+*Network weight*, the factor on the network's change beside the prior. Training records the monitored metric of every
+validation condition, for every evaluated epoch and every weight of :data:`WEIGHTS`. The best epoch and weight are
+chosen on the same conditions, so their gain over the prior alone is optimistic. The network gets a weight above 0 only
+if that gain is larger than selection among noise explains: the gains of each condition get a random sign (the same for
+all its epochs and weights), and the best epoch and weight of each such draw show what selection alone gives. A
+candidate's gains g_u are compared as
+
+    t = sum_u g_u / sqrt(sum_u g_u^2)
+
+whose denominator signs leave unchanged: of the plain sums a single bad epoch would be the largest as soon as its signs
+are flipped, and no gain could reach it. Whether the network gains anything is said by the largest t of the kept epoch,
+often that of a small weight, which no single condition decides; its weight is that of the largest mean gain.
+``benchmarks/network_weight.py`` compares this rule with others.
+
+*Slope.* A network alone over-fits: what it predicts of a held-out condition deviates from the mean change O of the
+training conditions by too much. Its predictions m are drawn to O by
 
     O + slope (m - O),    slope = sum (m - O)(y - O) / sum (m - O)^2    over genes and validation conditions, y measured
 
@@ -13,7 +27,9 @@ and whatever saves, loads or predicts does not know of it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +43,7 @@ from gears.evaluation._fitted import settings_of
 from gears.evaluation.metrics._registry import condition_metrics, get_metric
 from gears.evaluation.truth import Truth
 from gears.prediction._stream import predict_changes
-from gears.training._network_weight import WEIGHTS
+from gears.training._tasks import training_ids
 from gears.training._workers import unwrap
 
 if TYPE_CHECKING:
@@ -35,6 +51,103 @@ if TYPE_CHECKING:
     from gears.model.network import GEARSNetwork
     from gears.pertdata import PertData
     from gears.priors._prior import GenePrior
+
+WEIGHTS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0)
+"""Candidates for the network weight above 0."""
+LEVEL = 0.05
+"""Largest share of random signs that may reach the observed gain."""
+FEWEST_CONDITIONS = 5
+"""With fewer validation conditions no gain is significant: one of the 2^4 signs of four is the observed one, 6 %."""
+N_DRAWS = 2000
+_ALL_SIGNS = 10
+
+
+@dataclass(frozen=True)
+class NetworkWeight:
+    """A network weight and how it was chosen."""
+
+    weight: float = 0.0  # network weight; 0 where the prior is used alone
+    tried: float | None = None
+    """Best weight above 0 of the kept epoch; None where no network was trained or scored."""
+    gain: float = 0.0
+    """Mean gain of that weight over the prior alone in the monitored metric, positive is better."""
+    p_value: float = 1.0
+    """Share of random signs whose largest t over epochs and weights reaches the largest of the kept epoch."""
+    n_conditions: int = 0
+
+    def report(self) -> dict[str, float | int | None]:
+        """Plain values for the saved model."""
+        return {
+            "network_weight": self.weight,
+            "best_weight_tried": self.tried,
+            "validation_gain": self.gain,
+            "p_value": self.p_value,
+            "validation_conditions": self.n_conditions,
+        }
+
+
+def choose_network_weight(
+    scores_EKU: Sequence[np.ndarray], prior_U: np.ndarray, *, lower_is_better: bool, kept: int | None = None
+) -> NetworkWeight:
+    """Weight of the network at the epoch that is kept; 0 unless its gain over the prior is significant.
+
+    `scores_EKU` have the monitored metric of each evaluated epoch, weight of :data:`WEIGHTS` and validation condition,
+    `prior_U` that of the prior alone; `kept` is the place of the epoch whose weights are kept, by default the best.
+
+    Examples
+    --------
+    >>> prior_U = np.ones(6)
+    >>> better = np.tile(0.9, (len(WEIGHTS), 6))
+    >>> better[3] = 0.8
+    >>> choose_network_weight([better], prior_U, lower_is_better=True).weight
+    0.5
+    >>> choose_network_weight([2 - better], prior_U, lower_is_better=True).weight
+    0.0
+    """
+    if not len(scores_EKU) or not len(prior_U):
+        return NetworkWeight(n_conditions=len(prior_U))
+    gain_EKU = np.stack(list(scores_EKU)) - prior_U
+    gain_EKU = np.nan_to_num(-gain_EKU if lower_is_better else gain_EKU)
+    kept = int(gain_EKU.mean(axis=2).max(axis=1).argmax()) if kept is None else kept
+    gain_KU = gain_EKU[kept]
+    best = int(gain_KU.mean(axis=1).argmax())
+    gain = float(gain_KU[best].mean())
+    p_value = chance_of(gain_KU, gain_EKU.reshape(-1, len(prior_U))) if gain > 0 else 1.0
+    # below five conditions even the best possible p value is above the level
+    is_significant = len(prior_U) >= FEWEST_CONDITIONS and p_value <= LEVEL
+    return NetworkWeight(WEIGHTS[best] if is_significant else 0.0, WEIGHTS[best], gain, p_value, len(prior_U))
+
+
+def kept_epoch(scores_EU: np.ndarray, *, lower_is_better: bool) -> int:
+    """Place of the epoch to keep of a complete run: the last one, unless another is significantly better."""
+    # with few validation conditions the best of many epochs is best by chance, and often one that is hardly trained
+    gain_EU = np.nan_to_num(scores_EU[-1] - scores_EU if lower_is_better else scores_EU - scores_EU[-1])
+    best = int(gain_EU.mean(axis=1).argmax())
+    if gain_EU[best].mean() <= 0 or chance_of(gain_EU[[best]], gain_EU) > LEVEL:
+        return len(scores_EU) - 1
+    return best
+
+
+def chance_of(gain_KU: np.ndarray, candidates_CU: np.ndarray) -> float:
+    """Share of random signs of conditions under which some candidate's t reaches the largest of some of them."""
+    n_conditions = gain_KU.shape[1]
+    if n_conditions <= _ALL_SIGNS:
+        signs_DU = np.array(list(itertools.product((1.0, -1.0), repeat=n_conditions)))
+    else:
+        draw = np.random.Generator(np.random.Philox(key=n_conditions))
+        signs_DU = draw.choice((1.0, -1.0), size=(N_DRAWS, n_conditions))
+        signs_DU[0] = 1.0  # the observed gains are one of the draws
+    largest_D = (signs_DU @ _scaled(candidates_CU).T).max(axis=1)
+    observed = float(_scaled(gain_KU).sum(axis=1).max())
+    # rounding must not put the observed signs, one of the draws, below themselves
+    return float((largest_D >= observed - 1e-12 * abs(observed)).mean())
+
+
+def _scaled(gain: np.ndarray) -> np.ndarray:
+    """Gains with a sum of squares of 1 over conditions; 0 where all are."""
+    root = np.sqrt((gain**2).sum(axis=-1, keepdims=True))
+    return np.divide(gain, root, out=np.zeros_like(gain), where=root > 0)
+
 
 FITTED_SHARE = 0.5
 """A network that predicts less than this share of its own training conditions' changes is reported."""
@@ -48,21 +161,16 @@ DEFAULT_METRICS = ("mse", "mse_top20_de", "pearson", "pearson_delta")
 class Validation:
     """Scores a network on the validation conditions, beside the prior where there is one.
 
-    Worker r predicts conditions r, r + W, ...; the workers' tables of per-condition values (float64, zero elsewhere)
-    are summed, so that every worker averages the same numbers in the same order as a single process would.
-
-    With a prior an epoch is scored as prior + weight x network, at the weight of
-    :data:`gears.training._network_weight.WEIGHTS` whose mean of the monitored metric is best.
+    With a prior an epoch is scored as prior + weight x network, at the one of :data:`WEIGHTS` whose mean of the
+    monitored metric is best.
 
     `truths`: what is compared with, one of each setting that has validation conditions; none give no metrics.
     `nodes`: perturbation-graph nodes of their conditions, setting after setting.
-    `metrics`, `monitor`: names of per-condition metrics, and the one that chooses epoch and weight.
-    `clip`: whether negative predictions are set to zero, as when predicting.
-    `prior`: what the network's changes are added to.
-    `mask_target`: leave each condition's own target genes out.
-    `condition_scores`: monitored metric of the last network scored, by weight and condition, (K, U); one row without a
-        prior.
+    `condition_scores`: monitored metric of the last network scored, by weight and condition, (K, U).
     """
+
+    # Worker r predicts conditions r, r + W, ...; the workers' tables of per-condition values (float64, zero elsewhere)
+    # are summed, so that every worker averages the same numbers in the same order as a single process would.
 
     def __init__(
         self,
@@ -100,20 +208,17 @@ class Validation:
         for row, weight in enumerate(self.weights):
             monitored_KU[row, mine] = self._scored(mine, weight, network_UG, [self.monitor.name])[:, 0]
         device = next(network.parameters()).device
-        self.condition_scores = _summed(monitored_KU, reducer, device)
+        self.condition_scores = reducer.sum(torch.from_numpy(monitored_KU).to(device)).cpu().numpy()
         means = np.array([_mean(row) for row in self.condition_scores])
         best = int(np.argmax(np.nan_to_num(means if self.monitor.higher_is_better else -means, nan=-np.inf)))
         values_UM = np.zeros((len(self.nodes), len(self.metrics)))
         values_UM[mine] = self._scored(mine, self.weights[best], network_UG, self.metrics)
-        scores = self._means(_summed(values_UM, reducer, device))
+        scores = self._means(reducer.sum(torch.from_numpy(values_UM).to(device)).cpu().numpy())
         return scores if self.prior is None else scores | {"network_weight": self.weights[best]}
 
+    @cached_property
     def of_prior(self) -> tuple[dict[str, float], np.ndarray]:
         """Means of all metrics of the prior alone, as ``val_<name>``, and the monitored one by condition, (U,)."""
-        return self._of_prior
-
-    @cached_property
-    def _of_prior(self) -> tuple[dict[str, float], np.ndarray]:
         if self.prior is None or not self.nodes:
             return {}, np.empty(0)
         every = np.arange(len(self.nodes))
@@ -150,10 +255,6 @@ class Validation:
         return values_RM
 
 
-def _summed(values: np.ndarray, reducer: Reducer, device: torch.device) -> np.ndarray:
-    return reducer.sum(torch.from_numpy(values).to(device)).cpu().numpy()
-
-
 def _mean(values: np.ndarray) -> float:
     defined = values[~np.isnan(values)]
     return float(defined.mean()) if len(defined) else float("nan")
@@ -162,11 +263,7 @@ def _mean(values: np.ndarray) -> float:
 def validation_of(
     pert_data: PertData, monitor: str, prior: GenePrior | None = None, *, mask_target: bool = False
 ) -> Validation:
-    """Scorer of the validation part; its `monitor` is the metric that chooses the best epoch.
-
-    A metric over differential genes falls back to ``mse`` where the screen has no ranking, and one weighted by evidence
-    of change where no condition shows any.
-    """
+    """Scorer of the validation part, whose `monitor` chooses the best epoch: ``mse`` where that cannot be computed."""
     split, screen = pert_data.split, pert_data.screen_of("val")
     check_monitor(monitor)
     metrics: tuple[str, ...] = DEFAULT_METRICS
@@ -175,15 +272,10 @@ def validation_of(
         monitor = "mse" if monitor.endswith("_de") else monitor
     conditions = perturbed_in(split, "val")
     settings = settings_of(screen, conditions, perturbed_in(split, "train"))
-    truths = [
-        Truth.of(
-            setting.screen,
-            setting.conditions,
-            reference_mean_G=setting.means.reference_mean(),
-            pooled=setting.conditions,
-        )
-        for setting in settings
-    ]
+    truths = []
+    for setting in settings:
+        known: Any = {"reference_mean_G": setting.means.reference_mean(), "pooled": setting.conditions}
+        truths.append(Truth.of(setting.screen, setting.conditions, **known))
     if monitor == "relative_error" and not any(truth.reference_error > 0 for truth in truths):
         monitor = "mse"
     nodes = [pert_data.condition_nodes(conditions[row]) for setting in settings for row in setting.rows]
@@ -201,14 +293,9 @@ def check_monitor(monitor: str) -> None:
         raise ValueError(msg)
 
 
-def _train_ids(pert_data: PertData) -> np.ndarray:
-    screen = pert_data.screen
-    return np.sort([screen.id_of(condition) for condition in perturbed_in(pert_data.split, "train")])
-
-
 def train_mean(pert_data: PertData) -> np.ndarray:
     """Mean change of the training conditions, each counted once, (G,) float64."""
-    ids = _train_ids(pert_data)
+    ids = training_ids(pert_data)
     if not len(ids):
         return np.zeros(len(pert_data.screen.gene_names))
     return pert_data.screen.statistics.delta(ids).mean(axis=0)
@@ -217,10 +304,10 @@ def train_mean(pert_data: PertData) -> np.ndarray:
 def share_fitted(network: GEARSNetwork, pert_data: PertData, known_CG: np.ndarray | None = None) -> float | None:
     """Slope of predicted on measured changes of training conditions, sampling noise of the measured ones taken off.
 
-    Changes are deviations from their mean over conditions, of what is left beside `known_CG`, the known changes of all
-    conditions. None where the measured changes are little more than sampling noise.
+    Changes are deviations from their mean over conditions, of what is left beside `known_CG`; None where the measured
+    ones are little more than sampling noise.
     """
-    screen, ids = pert_data.screen, _train_ids(pert_data)
+    screen, ids = pert_data.screen, training_ids(pert_data)
     ids = ids[:: -(-len(ids) // _MOST_CONDITIONS)] if len(ids) else ids
     if len(ids) < 2:
         return None

@@ -20,7 +20,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {"moments": _LEARNING, "cells": {**_LEARNI
 """Defaults of omitted options for each objective.
 
 The published ones are ``lr=1e-3, schedule="step", weight_decay=5e-4``: with a rate that is halved after each epoch, a
-network on a small screen stops learning before it fits the training conditions (docs/objectives.md).
+network on a small screen stops learning before it fits the training conditions (docs/training.md).
 """
 EPOCHS = 20
 """Default number of epochs (published)."""
@@ -29,7 +29,7 @@ MONITOR, MONITOR_ALONE = "relative_error", "mse_top20_de"
 CONDITIONS_PER_STEP = 32
 """Conditions of a step over all workers, where `batch_size` is omitted (moments)."""
 STEPS_PER_EPOCH = 20
-"""Fewest optimiser steps of an epoch over moments: 20 such epochs train a network (docs/objectives.md)."""
+"""Fewest optimiser steps of an epoch over moments: 20 such epochs train a network (docs/training.md)."""
 AUTO = "auto"
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 AMP_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -23,8 +23,8 @@ from check_right import BLOCK, WITHOUT
 FOLDER = Path(run.__file__).parent
 PRETENDED = Path(__file__).resolve().parents[1] / "fakecuda"
 LONG = {
-    "reproducible", "memory", "main_job", "scaling", "scale", "scale_large", "stages", "published", "network", "head",
-    "vs_cell_gears",
+    "reproducible", "memory", "main_job", "scaling", "side_by_side", "scale", "scale_large", "stages", "published",
+    "network", "head", "vs_cell_gears",
 }  # fmt: skip
 """Jobs whose small form still takes more than 10 CPU seconds, most by several starts; make test-long runs them."""
 
@@ -33,7 +33,11 @@ LONG = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in run.JOBS]
 )
-def test_small_form(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_small_form(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    if name not in LONG:
+        request.getfixturevalue("quick_workers")
     small = run.JOBS[name].small
     if isinstance(small, str):
         run.main([name, "--small"])
@@ -234,7 +238,7 @@ def test_gpu_check_on_the_cpu_with_torch_numpy_and_scipy_alone(tmp_path: Path) -
     assert "published network, batch 32" in verdicts
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_gpu_check_on_a_pretended_gpu(tmp_path: Path) -> None:
     reason = no_pretended_gpu()

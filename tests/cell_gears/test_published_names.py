@@ -1,6 +1,6 @@
 """Public names of cell-gears 0.1.2: each works, with its arguments, or its error names the replacement.
 
-``python tests/cell_gears/test_published_names.py`` writes their table in ``docs/cell_gears.md``.
+``python tests/cell_gears/test_published_names.py`` writes their table in ``benchmarks/results/cell_gears_names.md``.
 """
 
 import inspect

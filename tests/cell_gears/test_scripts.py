@@ -1,6 +1,6 @@
 """Scripts written for cell-gears run unchanged: its demo notebooks, and what other projects do with it.
 
-``python tests/cell_gears/test_scripts.py`` writes their table in ``docs/cell_gears.md``.
+``python tests/cell_gears/test_scripts.py`` writes their table in ``benchmarks/results/cell_gears_names.md``.
 """
 
 import ast
@@ -19,7 +19,7 @@ import pytest
 from old_screens import few_genes, put_norman, renamed
 
 SCRIPTS = sorted(Path(__file__).with_name("scripts").glob("*.py"))
-PAGE = Path(__file__).parents[2] / "docs" / "cell_gears.md"
+PAGE = Path(__file__).parents[2] / "benchmarks" / "results" / "cell_gears_names.md"
 FIRST = "demo_model_tutorial"
 """Runs first: others load its model, as the demos load the one that they published."""
 OBJECTS = {"pert_data": "PertData", "gears_model": "GEARS"}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import anndata
@@ -20,22 +22,11 @@ from gears.cli.completion import SHELLS, command_tree, parser_of
 from gears.cli.main import COMMANDS
 from gears.training.options import TrainOptions
 
+TRAIN = ["train", "a.h5ad", "--save-path", "m"]
 GEARS = Path(sys.executable).with_name("gears")
 TINY = [
     "--n-genes", "40", "--n-singles", "10", "--n-pairs", "8", "--cells-per-condition", "12", "--n-control", "40",
 ]  # fmt: skip
-
-
-def gears(*arguments: object, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the installed command in `folder`."""
-    return subprocess.run(
-        [str(GEARS), *map(str, arguments)],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
@@ -152,6 +143,12 @@ def test_several_problems_are_a_line_each(capsys: pytest.CaptureFixture[str]) ->
         (["train", "a.h5ad", "--epochs"], "--epochs needs a value; it is a whole number of at least 0"),
         (["predict", "m", "--top", "x"], "--top must be a whole number, got 'x'"),
         (["predict", "m", "--all-pairs=1"], "--all-pairs takes no value, got '1'"),
+        (
+            [*TRAIN, "--max-residual", "a"],
+            "--max-residual must be a share of the control's expression above 0, such as 0.3, got 'a'",
+        ),
+        ([*TRAIN, "--train-gene-set-size", "q"], "--train-gene-set-size must be a number from 0 to 1, got 'q'"),
+        ([*TRAIN, "--timeout", "soon"], "--timeout must be a number, got 'soon'"),
         (["train", "a.h5ad", "--xyz", "1"], "unknown option --xyz; `gears train --help-all` lists the options"),
     ],
 )
@@ -210,30 +207,29 @@ def test_doctor_says_what_each_way_to_train_costs_on_a_screen(small_data, capsys
     assert "Estimates" in costs[8]
 
 
-@pytest.mark.parametrize(
-    "broken",
-    ["raise OSError('libtorch_cpu.so: cannot open')", "raise ModuleNotFoundError(\"No module named 'torch'\")"],
-)
-def test_doctor_and_inspect_work_without_torch(screen: Path, tmp_path: Path, broken: str) -> None:
-    (tmp_path / "path" / "torch").mkdir(parents=True)
-    (tmp_path / "path" / "torch" / "__init__.py").write_text(broken)
+def without_torch(folder: Path, broken: str, *words: object) -> subprocess.CompletedProcess[str]:
+    """Run the command where importing torch runs the code `broken`."""
+    (folder / "path" / "torch").mkdir(parents=True, exist_ok=True)
+    (folder / "path" / "torch" / "__init__.py").write_text(broken)
+    path = os.pathsep.join([str(folder / "path"), str(Path(__file__).resolve().parents[2])])
+    return subprocess.run(
+        [sys.executable, "-m", "gears", *map(str, words)],
+        cwd=folder, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
 
-    def run(*words: object) -> subprocess.CompletedProcess[str]:
-        path = os.pathsep.join([str(tmp_path / "path"), str(Path(__file__).resolve().parents[2])])
-        return subprocess.run(
-            [sys.executable, "-m", "gears", *map(str, words)],
-            cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
 
-    doctor = run("doctor")
-    assert doctor.returncode == 1
-    assert "error: torch" in doctor.stdout
-    assert "cannot be imported" in doctor.stdout
-    assert "pytorch.org" in doctor.stdout
-    inspected = run("inspect", screen)
+def test_doctor_and_inspect_work_without_torch(screen: Path, tmp_path: Path) -> None:
+    broken = "raise OSError('libtorch_cpu.so: cannot open')"
+    for code in (broken, "raise ModuleNotFoundError(\"No module named 'torch'\")"):
+        doctor = without_torch(tmp_path, code, "doctor")
+        assert doctor.returncode == 1
+        assert "error: torch" in doctor.stdout
+        assert "cannot be imported" in doctor.stdout
+        assert "pytorch.org" in doctor.stdout
+    inspected = without_torch(tmp_path, broken, "inspect", screen)
     assert (inspected.returncode, inspected.stderr) == (0, "")
     assert "ready to be prepared" in inspected.stdout
-    train = run("train", screen, "--save-path", "model")
+    train = without_torch(tmp_path, broken, "train", screen, "--save-path", "model")
     assert train.returncode == 1
     assert train.stderr.count("\n") == 1
     assert "`gears doctor` shows what this machine has" in train.stderr
@@ -290,7 +286,7 @@ def test_bad_values_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: P
 def test_the_kind_of_error_gives_the_exit_code(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import gears.cli._simulate as command
+    import gears.cli._screens as command
 
     def run_with(error: BaseException) -> tuple[int, str]:
         def run(_: list[str]) -> None:
@@ -326,26 +322,31 @@ def test_the_base_configuration_is_accepted(capsys: pytest.CaptureFixture[str]) 
     TrainOptions.from_mapping({name: value for name, value in given.items() if name in TrainOptions.names()})
 
 
-@pytest.mark.slow
-def test_training_and_prediction_by_the_installed_command(screen: Path, tmp_path: Path) -> None:
+def test_training_and_prediction(
+    screen: Path, tmp_path: Path, quick_workers: None, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    monkeypatch.chdir(tmp_path)
     config = tmp_path / "run.yaml"
     config.write_text(
         "data: screen.h5ad\nobjective: cells\nsave_path: model\ndevice: cpu\nn_gpus: 2\nepochs: 5\nhidden_size: 16\n"
         "batch_size: 8\ndefault_pert_graph: false\n"
     )
-    done = gears("train", "--config", config, "--epochs", 1, "--json", folder=tmp_path)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    assert main(["train", "--config", str(config), "--epochs", "1", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
     assert result["save_path"] == "model"
     assert result["devices"] == ["cpu", "cpu"]
     assert [record["epoch"] for record in result["history"]] == [1]
     assert result["test_metrics"]["mse"] > 0
-    assert "epoch   1/1" in done.stderr
     assert json.loads((tmp_path / "model" / "config.json").read_text())["model"]["hidden_size"] == 16
 
     check_config(tmp_path / "model" / "run.yaml")
     genes = json.loads((tmp_path / "model" / "genes.json").read_text())["pert_names"][:2]
-    check_prediction(tmp_path, genes)
+    assert main(["predict", "model", genes[0], "+".join(genes), "--top", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith(": change over control (log1p), 95 % interval")
+    assert lines[3].split() == ["rank", "gene", "delta", "low", "high", "sd_change", "expression"]
+    assert len(lines) == 1 + 2 * (3 + 3)
+    assert genes[0] in refused(capsys, "predict", "model", genes[0] + "X")
 
 
 def check_config(path: Path) -> None:
@@ -355,25 +356,10 @@ def check_config(path: Path) -> None:
     left = yaml.safe_load(path.read_text())
     assert {"data": "screen.h5ad", "epochs": 1, "batch_size": 8, "seed": 1}.items() <= left.items()
     assert not {"quiet", "json", "config"} & set(left)
-    from gears.cli._train import make_parser
+    from gears.cli._train import train_parser
 
-    again = make_parser()
+    again = train_parser()
     assert yaml.safe_load(again.resolved(again.parse_args(["--config", str(path)]))) == left
-
-
-def check_prediction(folder: Path, genes: list[str]) -> None:
-    """The command prints the top genes, and one line for a gene that is not there."""
-    done = gears("predict", "model", genes[0], "+".join(genes), "--top", 3, folder=folder)
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0].endswith(": change over control (log1p), 95 % interval")
-    assert lines[3].split() == ["rank", "gene", "delta", "low", "high", "sd_change", "expression"]
-    assert len(lines) == 1 + 2 * (3 + 3)
-
-    done = gears("predict", "model", genes[0] + "X", folder=folder)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert genes[0] in done.stderr
-    assert done.stderr.count("\n") == 1
 
 
 @pytest.fixture(scope="module")
@@ -446,8 +432,19 @@ def test_a_model_is_replaced_only_on_request(
     )
 
 
+def rename_a_gene(screen: Path, rename: Callable[[str], str]) -> str:
+    """Give the first gene that is perturbed alone another name in the labels; its right name."""
+    adata = anndata.read_h5ad(screen)
+    gene = next(label for label in adata.obs["condition"] if label.endswith("+ctrl")).partition("+")[0]
+    adata.obs["condition"] = adata.obs["condition"].astype(str).str.replace(gene, rename(gene))
+    adata.write_h5ad(screen)
+    return gene
+
+
 @pytest.mark.slow
-def test_ctrl_c_ends_the_run_with_130(screen: Path, tmp_path: Path) -> None:
+def test_the_installed_command_warns_once_and_ends_with_130_on_ctrl_c(screen: Path, tmp_path: Path) -> None:
+    """It prepares a screen and opens it again for training: both find the gene without annotation."""
+    rename_a_gene(screen, lambda gene: f"{gene}XY")
     arguments = ["train", str(screen), "--save-path", "model", "--device", "cpu", "--n-gpus", "2"]
     long_run = ["--objective", "cells", "--epochs", "10000", "--batch-size", "8", "--no-default-pert-graph"]
     with subprocess.Popen(
@@ -474,24 +471,19 @@ def test_ctrl_c_ends_the_run_with_130(screen: Path, tmp_path: Path) -> None:
     assert out == ""
     assert err.endswith("gears train: interrupted; --resume continues from the last checkpoint, if one was written\n")
     assert "Traceback" not in err
+    assert "".join(seen).count("not in the annotation") == 1
+    epochs = re.findall(r"^epoch +(\d+)/", "".join(seen) + err, flags=re.MULTILINE)
+    assert len(set(epochs)) == len(epochs), "only one worker reports"
 
 
-def test_a_warning_is_shown_once(screen: Path) -> None:
-    """The command prepares a screen and opens it again for training: both find the gene without annotation."""
-    adata = anndata.read_h5ad(screen)
-    gene = next(label for label in adata.obs["condition"] if label.endswith("+ctrl")).partition("+")[0]
-    adata.obs["condition"] = adata.obs["condition"].astype(str).str.replace(gene, f"{gene}XY")
-    adata.write_h5ad(screen)
-    options = ["--save-path", "model", "--device", "cpu", "--n-gpus", 1, "--epochs", 0, "--no-default-pert-graph"]
-    told = gears("train", screen, *options, "--hidden-size", 4, folder=screen.parent).stderr
-    assert told.count("not in the annotation") == 1
+def test_the_installed_command_gives_exit_codes(tmp_path: Path) -> None:
+    for words, code in ((["--version"], 0), ([], 2), (["trian"], 2)):
+        done = subprocess.run([str(GEARS), *words], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, bool(done.stdout), bool(done.stderr)) == (code, code == 0, code != 0)
 
 
 def test_inspect_names_the_gene_that_may_be_meant(screen: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    adata = anndata.read_h5ad(screen)
-    gene = next(label for label in adata.obs["condition"] if label.endswith("+ctrl")).partition("+")[0]
-    adata.obs["condition"] = adata.obs["condition"].astype(str).str.replace(gene, f"{gene[0]}{gene}")
-    adata.write_h5ad(screen)
+    gene = rename_a_gene(screen, lambda gene: f"{gene[0]}{gene}")
     assert main(["inspect", str(screen), "--json"]) == 0
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     assert finding["severity"] == "warning"
@@ -499,11 +491,13 @@ def test_inspect_names_the_gene_that_may_be_meant(screen: Path, capsys: pytest.C
     assert gene in finding["what"].partition("near: ")[2]
 
 
-def test_log_lines_speak_of_options(screen: Path) -> None:
+def test_log_lines_speak_of_options(screen: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # as in a process of its own
     adata = anndata.read_h5ad(screen)
     adata.layers["logged"] = adata.X.copy()
     adata.layers["z"] = adata.X.toarray() - 1
     adata.write_h5ad(screen)
-    told = gears("prepare", screen, "--layer", "z", folder=screen.parent).stderr
+    main(["prepare", str(screen), "--work-dir", str(screen.parent), "--layer", "z"])
+    told = capsys.readouterr().err
     assert "pass --layer logged (layers['logged'] holds log-normalised values)" in told
     assert "--clip does" in told

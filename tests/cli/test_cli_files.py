@@ -155,9 +155,8 @@ def test_predictions_of_a_file_and_of_all_pairs(tmp_path: Path, capsys: pytest.C
     assert "no perturbation" in refused(capsys, "predict", tmp_path / "model", "--file", tmp_path / "empty.txt")
 
 
-@pytest.mark.slow
 def test_training_prepares_into_the_work_folder(
-    tmp_path: Path, toy_adata: AnnData, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, toy_adata: AnnData, quick_workers: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Also a folder that is no zarr store or 10x folder: nothing is written beside the user's data."""
     (tmp_path / "data" / "published").mkdir(parents=True)
@@ -169,9 +168,8 @@ def test_training_prepares_into_the_work_folder(
     assert [path.name for path in (tmp_path / "data").rglob("*")] == ["published", "perturb_processed.h5ad"]
 
 
-@pytest.mark.slow
 def test_own_graphs_vectors_and_an_ontology(
-    tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]], capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, toy_adata: AnnData, toy_go: dict[str, set[str]], quick_workers: None, capsys
 ) -> None:
     from gears import GEARS, PertData
 
@@ -200,23 +198,3 @@ def test_own_graphs_vectors_and_an_ontology(
     )
     again.load("mine")
     assert "GO:0000099" in again.annotation.terms
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        (["--epochs", "three"], "--epochs must be a whole number of at least 0"),
-        (["--min-cells", "two"], "--min-cells must be a whole number of at least 1, got 'two'"),
-        (["--max-residual", "a"], "--max-residual must be a share of the control's expression above 0"),
-        (["--train-gene-set-size", "q"], "--train-gene-set-size must be a number"),
-        (["--timeout", "soon"], "--timeout must be"),
-    ],
-)
-def test_values_of_another_type_are_answered_in_plain_words(
-    options: list[str], expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", "screen.h5ad", "--save-path", "model", *options]) == 2
-    told = capsys.readouterr().err
-    assert expected in told
-    assert repr(options[1]) in told
-    assert not any(word in told for word in ("Union", "Parser key", "<class"))

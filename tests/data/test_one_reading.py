@@ -9,7 +9,7 @@ import pytest
 
 from gears.cli import main
 from gears.cli._screens import inspect_parser, prepare_parser
-from gears.cli._train import make_parser as train_parser
+from gears.cli._train import train_parser
 from gears.data.checks._report import inspect_screen
 from gears.data.screen.prepare import prepare_screen
 from gears.pertdata import PertData

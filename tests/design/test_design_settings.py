@@ -122,6 +122,23 @@ def test_wanted_changes_and_cells_are_answered_for_each_context(lines):
     pd.testing.assert_frame_equal(part[list(one.columns)].reset_index(drop=True), one)
 
 
+def test_pairs_are_ranked_and_scored_in_each_context(lines):
+    _, model = lines
+    contexts = model.parts.contexts.contexts
+    genes = sorted({gene for one in model.parts.fitted_conditions() for gene in one.genes})[:4]
+    table = model.rank_pairs(lambda found: np.abs(found.delta_UG).max(axis=1), genes, top=100)
+    assert len(table) == len(contexts) * 6
+    assert {name.rpartition(" @ ")[2] for name in table["condition"]} == set(contexts)
+    name = table["condition"][0]
+    first, second, both = model.predict(
+        [f"{gene} @ {name.rpartition(' @ ')[2]}" for gene in Condition.parse(name).genes] + [name], clip=False
+    ).delta_UG
+    scores = model.GI_predict(name)
+    assert scores["mag"] == pytest.approx(interaction_scores(first, second, both)["mag"])
+    with pytest.raises(ValueError, match=f"choose one, such as '.*@ {contexts[0]}'"):
+        model.GI_predict(Condition.parse(name).genes)
+
+
 def test_the_head_is_trained_over_contexts(lines, tmp_path):
     data, _ = lines
     model = GEARS(data, device="cpu")

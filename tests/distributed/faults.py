@@ -54,7 +54,7 @@ from fault_cases import (
 
 from gears.distributed._launch import Group
 from gears.files import _atomic as atomic
-from gears.files._tensors import read_tensors
+from gears.files.formats import read_tensors
 from gears.gears import GEARS
 from gears.jobs import _job as job_module
 from gears.jobs._job import TrainingJob, train_ddp_worker, train_multi_gpu

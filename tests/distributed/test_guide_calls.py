@@ -139,23 +139,55 @@ def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
             TrainingEngine.setup_distributed(0, 2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["train_dist_torchrun", pytest.param("train_multinode", marks=pytest.mark.long)])
-def test_scripts_take_the_data_of_the_config(name: str, folder: Path, loss_alone: list[float]) -> None:
-    bash = shutil.which("bash")
-    if bash is None:
+NODES = ["--num_nodes", "1", "--node_rank", "0", "--master_addr", "127.0.0.1"]
+
+
+@pytest.fixture
+def bash() -> str:
+    found = shutil.which("bash")
+    if found is None:
         pytest.skip("bash is not installed")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "started_with"),
+    [
+        ("train_dist_torchrun", [], "--standalone --nproc_per_node 2"),
+        (
+            "train_multinode",
+            NODES,
+            "--nnodes 1 --node_rank 0 --nproc_per_node 2 --master_addr 127.0.0.1 --master_port 29512",
+        ),
+    ],
+)
+def test_scripts_start_torchrun_with_their_arguments(name, more, started_with, bash, tmp_path) -> None:
+    """What they start, shown by a `python` that prints its arguments; the long form starts it."""
+    (tmp_path / "python").write_text("#!/bin/sh\necho $*\n")
+    (tmp_path / "python").chmod(0o755)
+    (tmp_path / "config.yaml").write_text("data: small.h5ad\n")
+    words = [bash, ROOT / "scripts" / f"{name}.sh", *more, "--num_gpus", 2, "--config", "config.yaml", "--json"]
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    out, _ = finished(started(tmp_path, *words, PATH=path, MASTER_PORT="29512"))
+    module = "-m gears.train_distributed --config config.yaml --json"
+    assert out == f"-m torch.distributed.run {started_with} {module}\n"
+    if more:
+        process = started(tmp_path, *words[:4])
+        assert "--node_rank is missing" in process.communicate()[1]
+        assert process.returncode == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["train_dist_torchrun", "train_multinode"])
+def test_scripts_take_the_data_of_the_config(name: str, folder: Path, loss_alone: list[float], bash: str) -> None:
     lines = "data: small.h5ad\nepochs: 2\nobjective: cells\nhidden_size: 8\ndefault_pert_graph: false\ndtype: float64\n"
     (folder / "config.yaml").write_text(f"{lines}lr: 0.001\nbatch_size: 12\n")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    nodes = ["--num_nodes", 1, "--node_rank", 0, "--master_addr", "127.0.0.1"] * (name == "train_multinode")
+    nodes = NODES * (name == "train_multinode")
     words = [*nodes, "--num_gpus", 2, "--config", "config.yaml", "--json", "--save-path", name]
     out, _ = finished(started(folder, bash, ROOT / "scripts" / f"{name}.sh", *words, MASTER_PORT=port))
     result = json.loads(out)  # only rank 0 may print
     assert result["devices"] == ["cpu", "cpu"]
     assert [record["train_loss"] for record in result["history"]] == pytest.approx(loss_alone, rel=1e-9)
-    process = started(folder, bash, ROOT / "scripts" / "train_multinode.sh", "--num_nodes", 2)
-    assert "--node_rank is missing" in process.communicate()[1]
-    assert process.returncode == 2

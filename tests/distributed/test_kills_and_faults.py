@@ -39,7 +39,6 @@ def test_kills_faults_and_stops(tmp_path: Path) -> None:
     results = tmp_path / "rows.jsonl"
     names = [
         "SIGKILL | worker 1 | validation",
-        "full disk | worker 0 | writing a checkpoint",
         "exception, the other deaf to SIGTERM | worker 1 | a step",
         "SIGTERM | caller | a step",
         "SIGKILL | caller | validation",

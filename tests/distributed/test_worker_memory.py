@@ -57,7 +57,7 @@ def _read_everything(rank: int, world_size: int, folder: str) -> float:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/smaps, which is Linux only")
-def test_two_workers_hold_the_screen_once(tmp_path: Path) -> None:
+def test_two_workers_hold_the_screen_once(tmp_path: Path, quick_workers: None) -> None:
     pert_data = PertData(tmp_path, default_pert_graph=False, gene2go={gene: ["T0"] for gene in GENES[:30]})
     pert_data.new_data_process("large", _large_screen(), skip_calc_de=True)
     one = launch(_read_everything, ["cpu"], (str(tmp_path),), backend="gloo")

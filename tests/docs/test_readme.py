@@ -33,7 +33,7 @@ def test_the_ten_lines_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
 
     monkeypatch.chdir(tmp_path)
     simulate_to_h5ad("screen.h5ad", n_genes=40, n_singles=10, n_pairs=8, cells_per_condition=12, n_control=40)
-    lines = BLOCKS[0].replace("epochs=20", "epochs=1").replace("GEARS(pert_data)", "GEARS(pert_data, device='cpu')")
+    lines = BLOCKS[1].replace("epochs=20", "epochs=1").replace("GEARS(pert_data)", "GEARS(pert_data, device='cpu')")
     exec(compile(lines, "README.md", "exec"), {})
     assert "CDK15+GNG4" in capsys.readouterr().out
     assert (tmp_path / "models" / "run1" / "manifest.json").is_file()
@@ -44,14 +44,16 @@ def test_the_three_lines_from_adata_to_adata_run() -> None:
     from gears.simulate import simulated_screen
 
     adata, _ = simulated_screen(n_genes=40, n_singles=10, n_pairs=8, cells_per_condition=12, n_control=40)
-    lines = BLOCKS[1].replace("PerturbationModel(adata)", "PerturbationModel(adata, device='cpu')")
+    lines = BLOCKS[0].replace("PerturbationModel(adata)", "PerturbationModel(adata, device='cpu')")
     names = {"adata": adata}
-    exec(compile(lines, "README.md", "exec"), names)
-    assert {"delta", "sd"} <= set(names["predicted"].layers)
+    *before, last = lines.strip().splitlines()
+    exec(compile("\n".join(before), "README.md", "exec"), names)
+    assert len(eval(last, names)) == 5
 
 
-@pytest.mark.slow
-def test_the_lines_for_several_processes_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lines_for_several_processes_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick_workers: None
+) -> None:
     """On two CPU processes, and a small graph, instead of the GPUs that they name."""
     from gears.simulate import simulate_to_h5ad
 

@@ -35,7 +35,7 @@ from torch.utils._pytree import tree_leaves
 import gears
 from gears import GEARS, PertData
 from gears.training import _head as head
-from gears.training import _shards as shards
+from gears.training import _workers as shards
 
 PACKAGE = Path(gears.__file__).parent
 # They start no kernel.

@@ -22,9 +22,8 @@ from readers import GENES, make_run
 
 from gears import GEARS, PertData
 from gears.data.screen.prepare import prepare_screen
-from gears.files import _tensors as tensors
 from gears.files._atomic import new_folder
-from gears.files.formats import write_json, write_npz
+from gears.files.formats import write_json, write_npz, write_tensors
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does"),
@@ -172,7 +171,7 @@ def test_writers_name_their_file(kind, tmp_path):
     writes: dict[str, Callable[[Path], Any]] = {
         "json": lambda place: write_json(place, values),
         "npz": lambda place: write_npz(place, {"a": values}),
-        "tensors": lambda place: tensors.write_tensors(place, {"a": values.tolist()}),
+        "tensors": lambda place: write_tensors(place, {"a": values.tolist()}),
         "folder": folder,
     }
     with full_disk(4096), pytest.raises(OSError, match=rf"file\.{kind} could not be written") as caught:

@@ -68,8 +68,7 @@ def test_the_model_stays_as_it_was(model, small_data):
     np.testing.assert_array_equal(model.predict(model.pert_list[:1]).expression_UG, predicted.expression_UG)
 
 
-@pytest.mark.slow
-def test_two_workers_give_the_numbers_of_one(model, result):
+def test_two_workers_give_the_numbers_of_one(model, result, quick_workers):
     side_by_side = model.cross_validate(3, n_at_once=2, **FAST)
     pd.testing.assert_frame_equal(side_by_side.table, result.table, check_exact=True)
     assert side_by_side.models == result.models == ("gears",)

@@ -55,6 +55,7 @@ def outcomes(screens: Path) -> list[RunOutcome]:
 def test_results_in_order_and_one_failure_loses_nothing(outcomes: list[RunOutcome], screens: Path) -> None:
     assert [outcome.ok for outcome in outcomes] == [True, False, True]
     assert [Path(outcome.save_path).name for outcome in outcomes] == ["seed-1", "bad", "seed-2"]
+    assert [Path(outcomes[number].result.save_path).name for number in (0, 2)] == ["seed-1", "seed-2"]
     assert [outcome.device for outcome in outcomes] == ["cpu"] * 3
     assert str(outcomes[1].error).startswith("run 2 on cpu failed: FloatingPointError: the loss is")
     assert "Original traceback" in str(outcomes[1].error)
@@ -96,9 +97,8 @@ def test_an_ensemble_predicts_mean_and_spread(outcomes: list[RunOutcome]) -> Non
     assert ensemble.predict(gene)[gene] == pytest.approx(predicted[gene])
 
 
-@pytest.mark.slow
 def test_an_ensemble_is_trained_in_one_call_and_does_not_depend_on_how_many_are_trained_at_once(
-    screens: Path, monkeypatch: pytest.MonkeyPatch
+    screens: Path, monkeypatch: pytest.MonkeyPatch, quick_workers: None
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)  # so that threads are those that the package chooses
     config = configuration(screens, dtype="float32", objective="moments", batch_size=None)

@@ -42,7 +42,7 @@ def test_few_control_cells_widen_the_intervals_of_their_setting_whatever_its_nam
     screen = settings.few_controls(0)
     adata, _ = settings.sampled(screen, 0)
     units = [("L2", "", "G001"), ("L0", "", "G001")]
-    sd = {}
+    sd, delta = {}, {}
     for renamed in (False, True):
         lines = {"L0": "Z0", "L1": "Z1", "L2": "A2"} if renamed else {line: line for line in screen.base}
         adata.obs["line"] = [lines[line] for line in settings.sampled(screen, 0)[0].obs["line"]]
@@ -54,6 +54,8 @@ def test_few_control_cells_widen_the_intervals_of_their_setting_whatever_its_nam
         with tempfile.TemporaryDirectory() as folder:
             model = settings.fitted(named, adata, folder)
             of_units = [settings.condition_of((lines[line], *rest), False) for line, *rest in units]
-            sd[renamed] = model.predict(of_units).sd_change
+            predicted = model.predict(of_units)
+            sd[renamed], delta[renamed] = predicted.sd_change, predicted.delta_UG
+    np.testing.assert_allclose(delta[True], delta[False], atol=0.02 * np.abs(delta[False]).max())
     np.testing.assert_allclose(sd[True], sd[False], rtol=0.02)
     assert sd[False][0].mean() > 1.3 * sd[False][1].mean()

@@ -14,11 +14,11 @@ from torch import nn
 
 from gears import GEARS, PertData
 from gears.distributed import World, cleanup_ddp, join_group
-from gears.files import _tensors as tensors
+from gears.files.formats import write_tensors
 from gears.model._folder import build_parts
 from gears.model.config import ModelConfig
 from gears.training._batches import ConditionBatch
-from gears.training._tasks import CellsTask, MomentsTask, condition_tables, pair_tables
+from gears.training._tasks import CellsTask, MomentsTask, PairTables, condition_tables
 from gears.training._trainer import TrainingEngine
 from gears.training._workers import plain_state
 
@@ -120,7 +120,7 @@ def part_of(rows: Any, chosen: list[int], n_all: int) -> Any:
 def task_of(data: PertData, objective: str, config: ModelConfig) -> CellsTask | MomentsTask:
     tables = condition_tables(data, CPU, torch.float64)
     if objective == "moments":
-        return MomentsTask(tables, pair_tables(data), config, lambda *_: {}, monitor="mse")
+        return MomentsTask(tables, PairTables(data.screen.statistics, "smooth"), config, lambda *_: {}, monitor="mse")
     return CellsTask(tables, config, lambda *_: {}, monitor="mse")
 
 
@@ -208,7 +208,7 @@ def work(rank: int, world_size: int, folder: str, results: str) -> None:
             found: dict[str, Any] = {name: run(data, name, rank, workers) for name in names}
             if workers == 2:
                 found |= _with_two(data, out, rank)
-            tensors.write_tensors(out / f"found-{workers}-{rank}.pt", found)
+            write_tensors(out / f"found-{workers}-{rank}.pt", found)
 
 
 def _with_two(data: PertData, out: Path, rank: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from exact_cases import group
 
 from gears import PertData
 from gears.distributed import cleanup_ddp
-from gears.files import _tensors as tensors
+from gears.files.formats import write_tensors
 from gears.priors._source import prior_of
 from gears.training._head import TrainedHead, train_head
 from gears.training.options import TrainOptions
@@ -50,4 +50,4 @@ def work(rank: int, world_size: int, folder: str, results: str) -> None:
     cleanup_ddp()
     with group(Path(results), rank, world_size):
         found = trained(opened(Path(folder)), rank=rank, world_size=world_size, distributed=True)
-    tensors.write_tensors(Path(results) / f"head-{rank}.pt", tables(found))
+    write_tensors(Path(results) / f"head-{rank}.pt", tables(found))

@@ -21,7 +21,7 @@ import torch
 
 from gears import GEARS, PertData
 from gears.distributed import World, cleanup_ddp, join_group
-from gears.files import _tensors as tensors
+from gears.files.formats import read_tensors, write_tensors
 from gears.model._folder import is_model, load_parts
 from gears.training import _checkpoints as checkpoints
 from gears.training._workers import plain_state
@@ -51,7 +51,7 @@ def train(data: PertData, path: Path, rank: int, workers: int, meeting: Path) ->
     if rank == 0:
         history = [{key: v for key, v in record.items() if key != "seconds"} for record in result.history]
         outcome = {"weights": plain_state(gears.model), "history": history}
-        tensors.write_tensors(outcome_of(path), outcome)
+        write_tensors(outcome_of(path), outcome)
     cleanup_ddp()
 
 
@@ -99,7 +99,7 @@ def look(path: Path) -> dict[str, int]:
         return seen
     assert is_model(path)
     load_parts(path)
-    tensors.read_tensors(path / "model.pt")
+    read_tensors(path / "model.pt")
     seen["whole"] = 1
     for file in sorted((path / "checkpoints").glob("*.pt")):
         if file.name.startswith("."):
@@ -116,8 +116,8 @@ def look(path: Path) -> dict[str, int]:
 
 def same(left: Path, right: Path) -> bool:
     """Whether two runs ended alike, bit for bit: weights, history, the model on disk."""
-    one, other = (tensors.read_tensors(outcome_of(path)) for path in (left, right))
-    kept = [tensors.read_tensors(path / "model.pt") for path in (left, right)]
+    one, other = (read_tensors(outcome_of(path)) for path in (left, right))
+    kept = [read_tensors(path / "model.pt") for path in (left, right)]
     pairs = [(one["weights"], other["weights"]), tuple(kept)]
     alike = all(torch.equal(a[key], b[key]) for a, b in pairs for key in a)
     return alike and one["history"] == other["history"]
@@ -130,8 +130,8 @@ def warm_up(folder: Path) -> None:
     optimizer = torch.optim.Adam([parameter], fused=True)
     optimizer.step()
     optimizer.zero_grad()
-    tensors.write_tensors(folder / "warm.pt", optimizer.state_dict())
-    tensors.read_tensors(folder / "warm.pt")
+    write_tensors(folder / "warm.pt", optimizer.state_dict())
+    read_tensors(folder / "warm.pt")
 
 
 def main(folder: Path, workers: int, moments: int, seed: int) -> dict[str, Any]:

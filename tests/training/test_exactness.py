@@ -12,7 +12,7 @@ from exact_cases import ACCUMULATED_WINDOWS, GLOBAL_BATCH, RUNS, RUNS_OF_FOUR, S
 
 from gears import PertData
 from gears.distributed import launch
-from gears.files import _tensors as tensors
+from gears.files.formats import read_tensors
 from gears.simulate import simulated_screen
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -54,7 +54,7 @@ def several(folder: Path, out: Path, alone: dict[str, Any]) -> dict[int, list[di
     with workers_by_fork():
         launch(work, ["cpu"] * MOST_WORKERS, (str(folder), str(out)), backend="gloo")
     return {
-        workers: [tensors.read_tensors(out / f"found-{workers}-{rank}.pt") for rank in range(workers)]
+        workers: [read_tensors(out / f"found-{workers}-{rank}.pt") for rank in range(workers)]
         for workers in (2, MOST_WORKERS)
     }
 

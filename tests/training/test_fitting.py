@@ -168,7 +168,7 @@ def test_a_prior_used_alone_is_fitted_again_to_validation_conditions(pert_data, 
 
 def test_a_network_with_weight_keeps_the_prior_that_it_was_trained_on(pert_data, monkeypatch):
     """Any gain at all is enough here: the rule has tests of its own."""
-    monkeypatch.setattr("gears.training._network_weight.LEVEL", 1.0)
+    monkeypatch.setattr("gears.training._validation.LEVEL", 1.0)
     model = initialised(pert_data)
     result = model.train(epochs=2, **RUN)
     if model.parts.prior.report["validation_gain"] > 0:

@@ -15,7 +15,7 @@ from gears import GEARS, PertData
 from gears.data.splits._split import perturbed_in
 from gears.distributed import _signals as signals
 from gears.distributed import launch
-from gears.files import _tensors as tensors
+from gears.files.formats import read_tensors
 from gears.priors import _source as source
 from gears.priors._source import fit_to, inner_predictions, prior_of
 from gears.simulate import simulated_screen
@@ -160,7 +160,7 @@ def test_two_workers_find_the_head_of_one(folder, found, tmp_path, quick_workers
     launch(work, ["cpu"] * 2, (str(folder), str(tmp_path)), backend="gloo")
     expected = tables(found)
     for rank in range(2):
-        other = tensors.read_tensors(tmp_path / f"head-{rank}.pt")
+        other = read_tensors(tmp_path / f"head-{rank}.pt")
         assert other.keys() == expected.keys()
         for name, table in expected.items():
             torch.testing.assert_close(other[name], table, rtol=1e-6, atol=1e-6, msg=name)

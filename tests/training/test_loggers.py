@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gears import GEARS
-from gears.training._loggers import LOGGERS, LoggerSetup, RunLoggers, check_loggers, flat, register, write_history
+from gears.training._loggers import LOGGERS, LoggerSetup, RunLogger, RunLoggers, check_loggers, flat, write_history
 from gears.training.options import TrainOptions
 
 RECORDS = [
@@ -34,8 +34,8 @@ def recorder() -> Iterator[list]:
     """A logger named "list" for one test."""
     calls: list = []
 
-    @register("list")
-    class Recorder:
+    @LOGGERS.register("list")
+    class Recorder(RunLogger):
         def __init__(self, setup: LoggerSetup) -> None:
             if setup.name == "cannot begin":
                 msg = "no"

@@ -14,7 +14,7 @@ from gears.model._folder import build_parts
 from gears.model._losses import cell_loss
 from gears.model.config import ModelConfig
 from gears.training._batches import ConditionBatch, ConditionLoader
-from gears.training._tasks import MomentsTask, condition_tables, pair_tables
+from gears.training._tasks import MomentsTask, PairTables, condition_tables
 
 if TYPE_CHECKING:
     from gears.model.network import GEARSNetwork
@@ -34,7 +34,7 @@ def evaluate(model: Any, reducer: Any) -> dict[str, float]:
 
 def task_of(pert_data: PertData, config: ModelConfig) -> MomentsTask:
     tables = condition_tables(pert_data, torch.device("cpu"), torch.float64, config=config)
-    return MomentsTask(tables, pair_tables(pert_data), config, evaluate, monitor="mse")
+    return MomentsTask(tables, PairTables(pert_data.screen.statistics, "smooth"), config, evaluate, monitor="mse")
 
 
 def network_of(pert_data: PertData, config: ModelConfig) -> GEARSNetwork:
@@ -115,7 +115,7 @@ def test_cells_objective_has_this_expectation(pert_data: PertData) -> None:
 
 
 def test_control_is_compared_with_itself(pert_data: PertData) -> None:
-    pairs = pair_tables(pert_data)
+    pairs = PairTables(pert_data.screen.statistics, "smooth")
     moments = pairs.of(np.array([0, 1]), torch.float64, torch.device("cpu")).unbind(1)
     statistics = pert_data.screen.statistics
     for value in moments[:4]:
@@ -128,7 +128,7 @@ def test_control_is_compared_with_itself(pert_data: PertData) -> None:
     np.testing.assert_allclose(moments[5][1], expected_G)
     assert not moments[4][0].any()
     assert not moments[5][0].any()
-    published = pair_tables(pert_data, ModelConfig(direction="sign"))
+    published = PairTables(pert_data.screen.statistics, "sign")
     moments = published.of(np.array([0, 1]), torch.float64, torch.device("cpu")).unbind(1)
     assert np.array_equal(moments[4].numpy(), sign_CG[:2])
     assert np.array_equal(moments[5].numpy(), square_CG[:2])

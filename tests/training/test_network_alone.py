@@ -15,7 +15,7 @@ from gears import GEARS, PertData
 from gears.data.splits._split import perturbed_in
 from gears.simulate import simulated_screen
 from gears.training._batches import ConditionLoader
-from gears.training._network_weight import kept_epoch
+from gears.training._validation import kept_epoch
 
 QUIET = {"evaluate_test": False, "verbose": False}
 SIZES = {"n_genes": 60, "n_singles": 24, "n_pairs": 0, "cells_per_condition": 30, "n_control": 300}

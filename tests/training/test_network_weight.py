@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gears.training._network_weight import FEWEST_CONDITIONS, WEIGHTS, choose_network_weight
+from gears.training._validation import FEWEST_CONDITIONS, WEIGHTS, choose_network_weight
 
 EPOCHS, PRIOR = 20, 1.0
 

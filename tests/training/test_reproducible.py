@@ -17,7 +17,7 @@ from gears import PertData
 from gears.distributed import launch
 from gears.distributed._world import IDENTITY
 from gears.simulate import simulated_screen
-from gears.training._shards import N_SHARDS, Shards, check_workers, sharded
+from gears.training._workers import N_SHARDS, Shards, check_workers, sharded
 
 pytestmark = pytest.mark.timeout(900)
 CPU = torch.device("cpu")

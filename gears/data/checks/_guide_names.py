@@ -145,24 +145,23 @@ def _signs_of(label: str) -> Iterator[str]:
 
 def read_guides(
     labels: Sequence[object], layout: Layout, options: ProcessingOptions, known: IsGene, is_symbol: IsGene
-) -> tuple[dict[str, str], list[Finding]]:
-    """Published labels of those of the `labels` that are guides, where the column of labels holds guides.
+) -> tuple[dict[str, str], dict[str, str], list[Finding]]:
+    """Published labels of those of the `labels` that are guides, and of each guide, where the column holds guides.
 
     The options say that it does, or nearly all of its names are guides of known genes. A column in which some names are
-    such guides and others are not is an error; {} and no finding where it holds none.
+    such guides and others are not is an error; twice {} and no finding where it holds none.
     """
-    key = str(layout.condition_key)
+    reader = _reader(layout, options, known, is_symbol)
+    published, findings = _published(labels, layout, options, reader)
+    guides = [guide for guide, gene in reader.genes.items() if published and gene not in (None, guide)]
+    return published, {guide: reader.label_of([guide]) for guide in guides}, findings
+
+
+def _published(
+    labels: Sequence[object], layout: Layout, options: ProcessingOptions, reader: GuideReader
+) -> tuple[dict[str, str], list[Finding]]:
+    key, is_symbol = str(layout.condition_key), reader.is_symbol
     names = [label for label in labels if isinstance(label, str) and not is_no_gene(label)]
-    reader = GuideReader(
-        known,
-        is_symbol,
-        None if options.ctrl_label == CONTROL_LABEL else options.controls,
-        () if options.sep is None else (options.sep,),
-        options.guide_targets,
-        options.guide_pattern,
-    )
-    reader.genes |= {gene: gene for gene in layout.as_genes}
-    reader.genes |= dict.fromkeys((*layout.controls, CONTROL_LABEL), CONTROL_LABEL)
     guides = {name: reader.guides_of(name.strip()) for name in names}
     genes = {guide: reader.genes[guide] or guide for parts in guides.values() for guide in parts}
     targeting = [guide for guide, gene in genes.items() if gene not in (CONTROL_LABEL, guide)]
@@ -195,6 +194,20 @@ def read_guides(
         remedy += f", as_genes={certain} if they are genes"
     severity = "warning" if options.unknown_labels == "keep" else "error"
     return {}, check("guide-like", certain, what, remedy, severity)
+
+
+def _reader(layout: Layout, options: ProcessingOptions, known: IsGene, is_symbol: IsGene) -> GuideReader:
+    reader = GuideReader(
+        known,
+        is_symbol,
+        None if options.ctrl_label == CONTROL_LABEL else options.controls,
+        () if options.sep is None else (options.sep,),
+        options.guide_targets,
+        options.guide_pattern,
+    )
+    reader.genes |= {gene: gene for gene in layout.as_genes}
+    reader.genes |= dict.fromkeys((*layout.controls, CONTROL_LABEL), CONTROL_LABEL)
+    return reader
 
 
 def _settle(guides: dict[str, list[str]], targeting: Sequence[str], reader: GuideReader) -> list[str]:

@@ -92,7 +92,9 @@ def find_layout(obs: pd.DataFrame, var: pd.DataFrame, options: ProcessingOptions
     findings = []
     chosen = _style(obs, options)
     if isinstance(chosen, Finding):
-        findings.append(chosen)
+        swapped = [key for _, key in recognised(var, options.controls)]
+        what = f"var[{swapped[0]!r}] holds the labels of cells: rows are genes here" if swapped else ""
+        findings.append(Finding("transposed", what, "pass adata.T, cells x genes") if swapped else chosen)
         style, condition_key = Style("unknown", (), (), None), None
     else:
         style, wanted = chosen

@@ -141,7 +141,8 @@ def _from_whole(linear: np.ndarray) -> np.ndarray | None:
     best = None
     for unit in (*(distinct[0] / divisor for divisor in (1, 2, 3)), *(gaps.min(keepdims=True) if len(gaps) else ())):
         ratios = distinct / unit
-        ratios = np.unique(np.round(ratios[(ratios > 1.02) & (ratios < LARGEST_RATIO)], 3))
+        ratios = np.round(ratios[(ratios > 1.02) & (ratios < LARGEST_RATIO)], 3)
+        ratios = ratios[np.diff(ratios, prepend=0.0) > 0]  # each once: they ascend
         distance = np.abs(ratios - np.rint(ratios))
         if len(ratios) >= MIN_RATIOS and (best is None or distance.mean() < best.mean()):
             best = distance

@@ -68,6 +68,7 @@ class ScreenDraft:
     cell_types: pd.Series = field(default_factory=lambda: pd.Series(dtype=object))
     table: LabelTable | None = None  # labels of the cells that stay; None where labels could not be read
     mapping: dict[str, str] = field(default_factory=dict)
+    guides: dict[str, str] = field(default_factory=dict)  # published label of each guide
     """The screen's own labels, and what they are read as."""
     matrix: sparse.csr_matrix = field(default_factory=lambda: sparse.csr_matrix((0, 0), dtype=np.float32))
     # settings, condition_names, has_negative, scale: labels with context and perturbation type (None before the cells
@@ -236,14 +237,14 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
         return token in genes or (is_gene is not None and is_gene(token) in (True, token))
 
     own = own[~lost].astype(object)
-    of_guides, more_findings = read_guides(list(pd.unique(own)), layout, options, known, is_symbol)
+    of_guides, guides, more_findings = read_guides(list(pd.unique(own)), layout, options, known, is_symbol)
     draft = draft.found([*findings, *more_findings], cells=np.flatnonzero(~lost))
     if errors(more_findings):
         return draft
     texts = own.map(lambda label: of_guides.get(label, label)) if of_guides else own
     if of_guides:  # from here on labels are in the published form
         layout = replace(layout, style=GUIDES, controls=(CONTROL_LABEL,), sep=SEPARATOR)
-        draft = replace(draft, layout=layout)
+        draft = replace(draft, layout=layout, guides=guides)
     more_findings, parsed = _labels.label_findings(texts, layout)
     draft, findings = draft.found(more_findings), []
     if any(finding.kind in UNREADABLE for finding in more_findings):

@@ -337,7 +337,10 @@ def in_reach(adata: AnnData, near: Path) -> AnnData:
     if isinstance(getattr(adata, "mod", None), Mapping):
         adata = _rna_of(adata)
     if not isinstance(adata, AnnData):
-        msg = f"expected an AnnData object, found {type(adata).__name__}; to read a file use load(data_path=...)"
+        remedy = "anndata.AnnData(X, obs, var) makes one: cells x genes, obs with the label of each cell"
+        if isinstance(adata, str | Path):
+            remedy = f"PertData('data').load(data_path={str(adata)!r}) or anndata.read_h5ad reads a file"
+        msg = f"expected an AnnData object, found {type(adata).__name__}; {remedy}"
         raise TypeError(msg)
     if not adata.isbacked:
         return adata

@@ -19,6 +19,7 @@ from gears.conditions import Condition
 from gears.core._messages import shorten
 from gears.data.screen._cells import CellMatrix, map_array
 from gears.data.screen._moments import moment_blocks
+from gears.data.screen._spelling import Spelling
 from gears.data.screen._statistics import (
     PAIRED,
     STATISTICS,
@@ -109,6 +110,7 @@ def write_screen(folder: Path, draft: ScreenDraft, key: str, *, workers: int = 1
             "content_hash": key,
             "parameters": parameters,
             "layout": draft.layout.to_dict(),
+            "spelling": Spelling.of(draft.layout.controls, draft.layout.sep, draft.guides | draft.mapping).to_dict(),
             "dropped": [dataclasses.asdict(dropped) for dropped in draft.dropped],
             "differential_expression": not parameters["skip_calc_de"],
             "has_negative": draft.has_negative,

@@ -18,6 +18,7 @@ from gears.core._messages import Shown, shorten, suggestion, unknown_name
 from gears.data.screen._cells import CellMatrix, map_array
 from gears.data.screen._contexts import ModelContexts
 from gears.data.screen._files import array_path, controls_of, read_manifest, read_tables
+from gears.data.screen._spelling import Spelling
 from gears.data.screen._statistics import PAIRED, STATISTICS, ConditionStatistics, DERanking, rank_genes, statistics_of
 from gears.files._manifest import MANIFEST
 from gears.files._paths import user_path
@@ -185,6 +186,12 @@ class PreparedScreen(Shown):
         return {label: self.conditions[i] for label, i in zip(self.labels, ids, strict=True)}
 
     @cached_property
+    def spelling(self) -> Spelling:
+        """How its labels were written before it was prepared; of earlier versions the control and separator."""
+        manifest = self.manifest
+        return Spelling.from_dict(manifest.get("spelling", manifest.get("layout")))
+
+    @cached_property
     def _id_by_condition(self) -> dict[Condition, int]:
         return {condition: i for i, condition in enumerate(self.conditions)}
 
@@ -231,7 +238,9 @@ class PreparedScreen(Shown):
         """
         parsed = Condition.of(condition)
         if parsed not in self._id_by_condition:
-            msg = f"the screen has no condition {str(condition)!r}; {self._near(parsed)}"
+            parsed = self.spelling.condition(condition)
+        if parsed not in self._id_by_condition:
+            msg = f"the screen has no condition {str(condition)!r}; {self._near(Condition.of(condition))}"
             raise KeyError(msg)
         return self._id_by_condition[parsed]
 

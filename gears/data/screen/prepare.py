@@ -226,12 +226,22 @@ def locate_screen(data: str | Path, data_path: Path | None = None) -> Path:
     if place.exists():
         return place
     msg = f"there is no file or folder {place}"
+    if near := nearest(place.name, _names_beside(place), 1):
+        msg += f"; did you mean {near[0]!r}?"
     if data_path is None or place.name != str(data) or name_of(place) != place.name:
         raise FileNotFoundError(msg)
     try:
         return find_screen(data_path, place.name)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{msg}, and {error}") from error
+
+
+def _names_beside(place: Path) -> list[str]:
+    """Screens and folders in the folder of a path."""
+    if not place.parent.is_dir():
+        return []
+    others = [other for other in place.parent.iterdir() if not other.name.startswith(".")]
+    return sorted(other.name for other in others if other.is_dir() or other.name.endswith(tuple(SUFFIXES)))
 
 
 def find_screen(data_path: Path, name: str) -> Path:

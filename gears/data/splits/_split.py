@@ -244,6 +244,22 @@ def perturbed_in(split: Split | None, part: str) -> list[Condition]:
     return [condition for condition in split.conditions(part) if not condition.is_control]
 
 
+def held_out_by(split: Split) -> str:
+    """Type of a split; of a custom one the type that holds out what its test conditions are.
+
+    ``context_held_out`` where no condition of their contexts trains, ``unit_held_out`` where at least half of the
+    others train in another context.
+    """
+    test, train = (perturbed_in(split, part) for part in ("test", "train"))
+    if split.name != "custom" or not test:
+        return split.name
+    contexts, genes = {one.context for one in train}, {one.genes for one in train}
+    here = [one for one in test if one.context in contexts]
+    if not here:
+        return "context_held_out"
+    return "unit_held_out" if 2 * sum(one.genes in genes for one in here) >= len(here) else split.name
+
+
 def control_parts(screen: PreparedScreen, split: Split) -> dict[str, np.ndarray]:
     """Control cells of each part, where the split divides them (``control_shares``); {} where it does not.
 

@@ -33,6 +33,8 @@ class NoChange(Baseline):
 class TrainMean(Baseline):
     """Predicts the mean of the training conditions for every condition.
 
+    One that trains in another context is predicted by the mean of the others.
+
     Parameters
     ----------
     weights
@@ -47,9 +49,18 @@ class TrainMean(Baseline):
         means.require_training("the train mean")
         self.mean_G = means.reference_mean(weights=self.weights)
         self.sd_G = means.reference_sd()
+        counts = self.weights == "cells" and means.n_cells_C is not None
+        weight_C = np.asarray(means.n_cells_C, dtype=np.float64) if counts else np.ones(len(means.conditions))
+        total = weight_C[means.train_ids].sum()
+        self._moved = {
+            means.conditions[row]: (weight_C[row] / total, means.mean_CG[row])
+            for row in means.train_ids.tolist()
+            if means.conditions[row] in set(means.moved)
+        }
 
     def _predict(self, condition: Condition) -> np.ndarray:
-        return self.mean_G
+        share, own_G = self._moved.get(condition, (0.0, self.mean_G))
+        return self.mean_G if share in (0, 1) else (self.mean_G - share * own_G) / (1 - share)
 
 
 @register_baseline(

@@ -13,13 +13,14 @@ from functools import partial
 
 import numpy as np
 
+from gears.core._intervals import half_width
 from gears.core._numbers import unit_rows
 from gears.evaluation._rows import TIE, changes, mean_rows, pearson_rows, place_among, weighted_rows
 from gears.evaluation.metrics._published import CORRELATION, POSITIVE, SHARE, sign_distance
 from gears.evaluation.metrics._registry import register_table
 from gears.evaluation.metrics.differential import FALSE_DISCOVERY_RATE
 from gears.evaluation.truth import Truth
-from gears.evaluation.uncertainty import half_width, interval_score
+from gears.evaluation.uncertainty import interval_score
 
 PERCENTS = (5, 10, 20)
 """Recall of hits is reported for the first 5, 10 and 20 % of the perturbations."""
@@ -139,16 +140,11 @@ def size_recall(predicted_UG: np.ndarray, truth: Truth, percent: int) -> np.ndar
 def _share_in_first(size_UK: np.ndarray, share: float) -> np.ndarray:
     """How surely each row is among the first `share` of its column by descending size, 0 to 1 (ties share)."""
     n_first = math.ceil(share * len(size_UK) - 1e-9)  # 10 % of 30 is 3, whatever 0.1 x 30 is in floating point
-    ascending_UK = np.sort(size_UK, axis=0)
-    share_UK = np.empty_like(size_UK)
-    for column in range(size_UK.shape[1]):
-        sizes_U = size_UK[:, column]
-        n_not_above = np.searchsorted(ascending_UK[:, column], sizes_U, side="right")
-        n_below = np.searchsorted(ascending_UK[:, column], sizes_U, side="left")
-        n_above, n_tied = len(sizes_U) - n_not_above, n_not_above - n_below
-        # the places left after all larger values, shared by those that tie
-        share_UK[:, column] = np.clip((n_first - n_above) / n_tied, 0.0, 1.0)
-    return share_UK
+    at = len(size_UK) - n_first
+    last_K = np.partition(size_UK, at, axis=0)[at]  # the smallest size that is still among the first
+    above_UK, tied_UK = size_UK > last_K, size_UK == last_K
+    # the places left after all larger values, shared by those that tie
+    return np.where(tied_UK, (n_first - above_UK.sum(axis=0)) / tied_UK.sum(axis=0), above_UK.astype(np.float64))
 
 
 def changed_genes(truth: Truth) -> np.ndarray:

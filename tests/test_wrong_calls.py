@@ -1,0 +1,158 @@
+"""Mistakes that users make, in Python and on the command line: each is answered by what is wrong and what to do."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from anndata import AnnData
+
+from gears import GEARS, PertData, PerturbationModel, pl, train_multi_gpu
+from gears.cli import main
+from gears.simulate import simulated_screen
+
+NO_GPU = pytest.mark.skipif(torch.cuda.device_count() > 0, reason="this machine has a GPU")
+SPLIT = {"split": "simulation", "seed": 1}
+
+
+class Given:
+    """A screen, as an object and as a file in the working folder, and a model of it, also saved in ``model``."""
+
+    def __init__(self, folder: Path) -> None:
+        options = {"n_genes": 30, "n_singles": 8, "n_pairs": 4, "cells_per_condition": 8, "n_control": 30, "seed": 2}
+        self.adata = simulated_screen(**options)[0]  # type: ignore[arg-type]
+        self.adata.write_h5ad(folder / "screen.h5ad")
+        self.untrained = PerturbationModel(self.adata)
+        self.model = PerturbationModel(self.adata)
+        self.model.train(epochs=0, evaluate_test=False, verbose=False)
+        self.model.save(folder / "model")
+        (folder / "table.csv").write_text("a,b\n1,2\n")
+        self.gene = self.model.gears.pert_data.screen.perturbed_genes[0]
+
+    def but(self, **changes: Any) -> AnnData:
+        """The screen with another matrix (`X`) or other labels (`labels`), which replace the old ones."""
+        adata = self.adata.copy()
+        if "X" in changes:
+            adata.X = changes["X"](adata.X.toarray(), adata)
+        if "labels" in changes:
+            adata.obs["condition"] = [changes["labels"](label) for label in adata.obs["condition"].astype(str)]
+        return adata
+
+
+@pytest.fixture(scope="module")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Given]:
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        folder = tmp_path_factory.mktemp("wrong")
+        patch.chdir(folder)
+        yield Given(folder)
+
+
+def with_nan(values: np.ndarray, _: AnnData) -> np.ndarray:
+    values[0, 0] = np.nan
+    return values
+
+
+def job(name: str, device: str | None = None, gpu_ids: list[int] | None = None, **options: Any) -> Any:
+    return train_multi_gpu(".", name, SPLIT, {"save_path": "m", **options}, device=device, gpu_ids=gpu_ids)
+
+
+Call = Callable[[Given], Any]
+CALLS: dict[str, tuple[Call, str]] = {
+    "a table for adata": (lambda g: PerturbationModel(g.adata.to_df()), r"found DataFrame; anndata\.AnnData\("),
+    "a path for adata": (lambda g: PerturbationModel("screen.h5ad"), r"found str; .*read_h5ad reads a file"),
+    "a misspelt file": (lambda g: PertData("data").load(data_path="scren.h5ad"), r"did you mean 'screen.h5ad'"),
+    "a file of another kind": (lambda g: PertData("data").load(data_path="table.csv"), r"an h5ad file, a zarr store"),
+    "genes x cells": (lambda g: PerturbationModel(g.adata.T.copy()), r"rows are genes here; pass adata\.T"),
+    "a misspelt column": (lambda g: PerturbationModel(g.adata, condition_key="conditon"), r"condition_key='condition'"),
+    "no column of labels": (lambda g: PerturbationModel(
+        AnnData(g.adata.X, g.adata.obs.rename(columns={"condition": "label"}), g.adata.var)), r"like labels: 'label'"),
+    "no control cells": (lambda g: PerturbationModel(g.adata[g.adata.obs["condition"] != "ctrl"].copy()),
+                         r"no control cells.*label the control cells"),
+    "another name of the control": (lambda g: PerturbationModel(g.but(labels=lambda s: s.replace("ctrl", "mock"))),
+                                    r"ctrl_label='mock'"),
+    "codes for labels": (lambda g: PerturbationModel(g.but(labels=len)), r"whole numbers are codes"),
+    "raw counts": (lambda g: PerturbationModel(g.but(X=lambda _, a: a.layers["counts"])), r"pass normalize=True"),
+    "scaled values": (lambda g: PerturbationModel(g.but(X=lambda x, _: x - 1)), r"layer='counts' with normalize=True"),
+    "NaN": (lambda g: PerturbationModel(g.but(X=with_nan)), r"1 NaN or infinite value; replace"),
+    "text for numbers": (lambda g: PerturbationModel(g.but(X=lambda x, _: x.astype(str))), r"matrix of numbers; found"),
+    "a misspelt layer": (lambda g: PerturbationModel(g.adata, layer="count"), r"did you mean 'counts'"),
+    "a misspelt option": (lambda g: PerturbationModel(g.adata, batchkey="batch"), r"did you mean 'batch_key'"),
+    "a misspelt split": (lambda g: PerturbationModel(g.adata, split="simulaton"), r"did you mean 'simulation'"),
+    "a word for the seed": (lambda g: PerturbationModel(g.adata, seed="one"), r"seed is 'one'; expected a whole"),
+    "a word for epochs": (lambda g: g.untrained.train(epochs="many"), r"epochs is 'many'; expected a whole number"),
+    "a misspelt training option": (lambda g: g.untrained.train(epoch=3), r"did you mean 'epochs'"),
+    "predicting before training": (lambda g: g.untrained.predict(g.gene), r"call model\.train\(\) first"),
+    "evaluating before training": (lambda g: g.untrained.evaluate(), r"call model\.train\(\) first"),
+    "a misspelt gene": (lambda g: g.model.predict(g.gene + "x"), r"near: "),
+    "nothing to predict": (lambda g: g.model.predict([]), r"give at least one, such as"),
+    "a number to predict": (lambda g: g.model.predict(3), r"a condition is a label such as 'A\+B'"),
+    "a misspelt metric": (lambda g: g.model.evaluate(metrics=["mse_top20"]), r"did you mean 'mse_top20_de'"),
+    "a misspelt part": (lambda g: g.model.evaluate("tst"), r"did you mean 'test'"),
+    "a word for folds": (lambda g: g.model.cross_validate(folds="five"), r"folds is 'five'; expected a whole number"),
+    "a misspelt aim": (lambda g: g.model.suggest(3, aim="efect"), r"did you mean 'effect'"),
+    "a screen in place of a model": (lambda g: PerturbationModel.load("screen.h5ad"), r"is a file; give the folder"),
+    "a screen with other genes": (lambda g: PerturbationModel.load("model", g.adata[:, :20].copy()), r"other genes"),
+    "a plot of the screen": (lambda g: pl.volcano(g.adata, g.gene), r"takes a GEARS or a PerturbationModel first"),
+    "GEARS of an AnnData": (lambda g: GEARS(g.adata), r"PerturbationModel\(adata\) takes an AnnData"),
+    "training too early": (lambda g: GEARS(g.model.gears.pert_data).train(), r"call model_initialize\(\)"),
+    "a misspelt entry of a job": (lambda _: job("screen", epoch=3, device="cpu"), r"did you mean 'epochs'"),
+    "a job on a screen that is not there": (lambda _: job("scren", device="cpu"), r"did you mean 'screen"),
+}  # fmt: skip
+ON_NO_GPU: dict[str, tuple[Call, str]] = {
+    "a GPU that is not there": (lambda g: PerturbationModel(g.adata, device="cuda:7"), r"use device='cpu'"),
+    "a job on such a GPU": (lambda _: job("screen", gpu_ids=[9]), r"visible: none"),
+}  # fmt: skip
+COMMANDS = {
+    "predct model KLF1": "did you mean 'predict'",
+    "predict model KLF1x": "near: KLF1",
+    "predict nomodel KLF1": "there is no folder nomodel",
+    "predict model": "nothing to predict: give genes",
+    "predict model KLF1 --output predictions.txt": "expected .csv, .h5ad, .zarr",
+    "predict screen.h5ad KLF1": "screen.h5ad is a file",
+    "train screen.h5ad": "give --save-path",
+    "train scren.h5ad --save-path m": "did you mean 'screen.h5ad'",
+    "train screen.h5ad --save-path m --epocs 3": "did you mean --epochs",
+    "train screen.h5ad --save-path m --epochs many": "--epochs must be a whole number",
+    "train screen.h5ad --save-path m --split simulaton": "did you mean 'simulation'",
+    "train screen.h5ad --save-path m --n-gpus two": "--n-gpus must be a whole number",
+    "train screen.h5ad --save-path m --device gpuu": "unknown device 'gpuu'",
+    "evaluate model": "DATA is missing",
+    "evaluate screen.h5ad model": "wrong order: gears evaluate model screen.h5ad",
+    "evaluate model screen.h5ad --metrics mse_top20": "did you mean 'mse_top20_de'",
+    "compare screen.h5ad --folds 1": "expected a whole number of at least 2",
+    "inspect": "FILE is missing",
+    "inspect scren.h5ad": "did you mean 'screen.h5ad'",
+    "simulate screen.h5ad": "exists already",
+    "simulate other.h5ad --n-genes -3": "whole number of at least 2",
+    "suggest model --aim efect": "did you mean 'effect'",
+    "doctor scren.h5ad": "did you mean 'screen.h5ad'",
+}
+
+
+def test_training_twice_gives_the_same(given: Given) -> None:
+    before = given.model.predict(given.gene).X
+    given.model.train(epochs=0, evaluate_test=False, verbose=False)
+    assert np.array_equal(given.model.predict(given.gene).X, before)
+
+
+@pytest.mark.parametrize("name", [*CALLS, *(pytest.param(name, marks=NO_GPU) for name in ON_NO_GPU)])
+def test_a_wrong_call(name: str, given: Given) -> None:
+    call, answer = (CALLS | ON_NO_GPU)[name]
+    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=answer) as refused:
+        call(given)
+    assert not any(sign in str(refused.value) for sign in ("Traceback", "NoneType", "object is not"))
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_a_wrong_command(line: str, given: Given, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(line.split()) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert COMMANDS[line] in shown.err
+    assert shown.err.count("\n") == 1
