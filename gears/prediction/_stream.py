@@ -224,12 +224,12 @@ def predict_changes(
         known = prior if network is None else network
         assert known is not None
         return Changes(np.empty((0, known.n_genes)))
-    delta, *known = (
+    delta, *others = (
         None if parts[0] is None else parts[0] if parts[0].ndim == 1 else np.concatenate(parts)
         for parts in zip(*found, strict=True)
     )
     assert delta is not None
-    return Changes(delta, *known)
+    return Changes(delta, *others)
 
 
 def all_pairs(genes: Sequence[str]) -> Iterator[Condition]:
