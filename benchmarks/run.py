@@ -57,6 +57,9 @@ ONE = {"kinds": ("additive",), "seeds": (0,)}
 JOBS = {
     "accuracy": Job("accuracy.accuracy", "the model against the best baseline, by kind of screen", "hours",
                     ONE | {"methods": ("prior",), "repeats": 1, "folds": 2}),
+    "kinds": Job("kinds.kinds", "the prior on every kind of screen, and what a change of it gains", "half an hour",
+                 {"kinds": ("failing guides",), "seeds": (0,), "folds": 2}),
+    "packaged": Job("packaged.packaged", "packaged knowledge of genes on real screens", "10 min", {}),
     "head": Job("accuracy.head", "the prior with its head against the prior alone", "an hour",
                 ONE | {"kinds": ("co-expression",), "folds": 4}),
     "head_genes": Job("accuracy.head_genes", "genes that a step of the head's training draws", "half an hour",

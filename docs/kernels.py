@@ -53,6 +53,8 @@ def draw(parts: dict[str, np.ndarray], weights: dict[str, float], genes: list[st
     """A matrix for each kernel and for the mix, with the weights that the evidence gives them."""
     figure = new_figure(8, 4.5)
     panels = figure.subplots(2, 4)
+    for panel in panels.flat[len(parts) : -1]:
+        panel.set_axis_off()
     for panel, (name, values) in zip(panels.flat, parts.items(), strict=False):
         image = panel.imshow(values, cmap="Blues", vmin=0, vmax=1)
         panel.set_title(name, fontsize=9)

@@ -337,7 +337,9 @@ def _calibrations(models: AnyModel | Mapping[str, AnyModel], queries: Queries) -
         gears, predictions = _predicted_all(model, queries)
         variance_UG = predictions.to_frame("sd_change").to_numpy() ** 2
         true_UG, noise_UG = _measured(gears, predictions.conditions)
-        judged[name] = calibration(predictions.delta_UG, variance_UG, true_UG, true_variance=noise_UG)
+        judged[name] = calibration(
+            predictions.delta_UG, variance_UG, true_UG, true_variance=noise_UG, width_UL=predictions.width_UL
+        )
     return judged
 
 

@@ -123,13 +123,6 @@ def literature(database: sqlite3.Connection) -> GeneAnnotation:
     return annotation_of((pair for pair in pairs if pair[1] not in SCREEN_PAPERS), most=MOST_CITED)
 
 
-def domains(database: sqlite3.Connection) -> GeneAnnotation:
-    """Pfam families found in the proteins of each gene."""
-    return annotation_of(
-        database.execute("SELECT symbol, pfam_id FROM gene_info JOIN pfam USING (_id) WHERE pfam_id IS NOT NULL")
-    )
-
-
 def write_deterministic_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write an npz without time stamps or system marks, members in sorted order."""
 
@@ -153,7 +146,6 @@ def build(database_file: Path, output: Path) -> dict[str, GeneAnnotation]:
             "human_go.npz": direct_go(go_rows(database), alias_pairs(database)),
             "human_go_ancestors.npz": go_with_ancestors(database),
             "human_literature.npz": literature(database),
-            "human_domains.npz": domains(database),
         }
     for name, annotation in tables.items():
         write_deterministic_npz(output / name, annotation.arrays())

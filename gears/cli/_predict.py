@@ -26,7 +26,8 @@ EPILOG = """examples:
   gears predict models/run1 KLF1 --controls new_line.h5ad  (control cells of a line that no training saw)
 
 FILE holds one perturbation a line, such as AHR+KLF1. h5ad and zarr files are written chunk by chunk: expression in X,
-layers delta, sd (of the mean change, where the model has a prior) and cell_sd (spread of cells, with uncertainty).
+layers delta, sd (of the mean change, where the model has a prior) and cell_sd (spread of cells, with uncertainty);
+obsm interval_widths (of each level, beside a Gaussian's). Printed intervals hold 95 % of the true changes.
 """
 SUFFIXES = (".csv", ".h5ad", ".zarr")
 VALUES = ("expression", "delta", "sd", "sd_change", "cell_sd")

@@ -26,6 +26,7 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import FEWEST_COMBINATIONS, Condition
+from gears.core._intervals import half_width
 from gears.core._messages import brief, check_unique, count, shorten, unknown_name
 from gears.core._numbers import is_number, plain_number
 from gears.design._candidates import (
@@ -40,7 +41,6 @@ from gears.design._candidates import (
     sets_of,
     with_excluded,
 )
-from gears.evaluation.uncertainty import half_width
 from gears.model._folder import ModelParts
 from gears.prediction._true_changes import beyond
 from gears.prediction.predictions import Predictions

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
+from gears.core._intervals import half_width, sd_factor
 from gears.evaluation.truth import CellSource
 
 if TYPE_CHECKING:
@@ -60,8 +60,9 @@ def calibration(
     true_variance: np.ndarray | float = 0.0,
     levels: Sequence[float] = CURVE,
     n_bins: int = 10,
+    width_UL: np.ndarray | None = None,
 ) -> Calibration:
-    """Calibration of Gaussian predictions against true values.
+    """Calibration of predictions against true values.
 
     Parameters
     ----------
@@ -74,6 +75,9 @@ def calibration(
         Levels of the intervals.
     n_bins
         Groups of equal size by predicted s.d.
+    width_UL
+        Widths of intervals beside a Gaussian's (``predictions.width_UL``), for values of shape (U, G); by default
+        intervals are Gaussian.
 
     Raises
     ------
@@ -95,8 +99,13 @@ def calibration(
     ordered = np.sort(levels)
     from scipy import stats  # a worker does without it
 
-    limits = half_width(ordered)
-    observed = [float((standard <= limit).mean()) for limit in limits]
+    def ratio(level: float) -> np.ndarray | float:
+        if width_UL is None:
+            return 1.0
+        square = sd_factor(level, width_UL) ** 2 * np.asarray(variance, dtype=np.float64) + true_variance
+        return np.sqrt(square[is_defined]) / sd
+
+    observed = [float((standard <= half_width(level) * ratio(level)).mean()) for level in ordered.tolist()]
     varies = np.ptp(sd) > 0 and np.ptp(error) > 0
     return Calibration(
         coverage=pd.DataFrame({"level": ordered, "observed": observed, "n": len(error)}),
@@ -199,11 +208,6 @@ def _bins(error: np.ndarray, sd: np.ndarray, n_bins: int) -> pd.DataFrame:
             "n": [len(group) for group in groups],
         }
     )
-
-
-def half_width(level: float | np.ndarray) -> Any:
-    """Half of the central interval of a standard normal value that holds a share `level` of them."""
-    return np.sqrt(2) * special.erfinv(level)
 
 
 def interval_score(error: np.ndarray, sd: np.ndarray, level: float = 0.9) -> np.ndarray:

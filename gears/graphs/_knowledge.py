@@ -1,4 +1,4 @@
-"""Packaged knowledge about human genes (GO with ancestors, papers, protein domains) and similarity of genes by it."""
+"""Packaged knowledge about human genes (GO with ancestors, papers) and similarity of genes by it."""
 
 from __future__ import annotations
 
@@ -38,11 +38,9 @@ class KnowledgeSource:
 KNOWLEDGE: Registry[KnowledgeSource] = Registry("source of gene knowledge")
 _GO = "Gene Ontology terms with all their ancestors, up to terms of 5 % of the annotated genes"
 _PAPERS = "PubMed ids of papers about 2 to 100 genes, without those that report perturbation screens"
-_DOMAINS = "Pfam families of the gene's proteins"
 for _name, _description, _licence in (
     ("go_ancestors", _GO, "CC BY 4.0"),
     ("literature", _PAPERS, "public domain (NCBI Gene)"),
-    ("domains", _DOMAINS, "CC0 (Pfam), CC BY 4.0 (UniProt)"),
 ):
     KNOWLEDGE.add(_name, KnowledgeSource(_description, _licence, f"human_{_name}.npz"))
 
@@ -74,7 +72,7 @@ def knowledge_similarity(name: str, genes_A: Sequence[str], genes_T: Sequence[st
     Parameters
     ----------
     name
-        A source of :data:`KNOWLEDGE`: ``"go_ancestors"``, ``"literature"`` or ``"domains"``.
+        A source of :data:`KNOWLEDGE`: ``"go_ancestors"`` or ``"literature"``.
     genes_A, genes_T
         Symbols or other names of human genes.
 
@@ -85,8 +83,8 @@ def knowledge_similarity(name: str, genes_A: Sequence[str], genes_T: Sequence[st
 
     Examples
     --------
-    >>> knowledge_similarity("domains", ["PSMA1", "RPL3", "no gene"], ["PSMA1", "PSMA2"]).round(2).tolist()
-    [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0]]
+    >>> knowledge_similarity("literature", ["PSMA1", "RPL3", "no gene"], ["PSMA1", "PSMA2"]).round(2).tolist()
+    [[1.0, 0.42], [0.01, 0.01], [0.0, 0.0]]
     """
     return weighted_cosine(knowledge_table(name), genes_A, genes_T)
 

@@ -199,6 +199,7 @@ class Ensemble:
         ]
         stacked_MUG = np.stack([predictions.expression_UG for predictions in members])
         mean_UG, spread_UG, first = stacked_MUG.mean(axis=0), stacked_MUG.std(axis=0, ddof=1), members[0]
+        widths = [predictions.width_UL for predictions in members if predictions.width_UL is not None]
         first.warn_uninformed()
         clip = clips(clip, all(model._need_model().nonnegative for model in self.models))
         return EnsemblePredictions(
@@ -210,6 +211,7 @@ class Ensemble:
             clip,
             first.origin,
             _with_spread([predictions.sd for predictions in members], spread_UG, spread_UG),
+            width_UL=np.mean(widths, axis=0) if len(widths) == len(members) else None,
             spread_UG=spread_UG,
             n_models=len(members),
         )

@@ -143,7 +143,7 @@ def prediction_figure(
 
 def _half_90(name: str, sd_G: np.ndarray, n_genes: int) -> np.ndarray:
     """Half the width of the 90 % interval of each gene, (G,)."""
-    from gears.evaluation.uncertainty import half_width  # loaded when a figure is drawn
+    from gears.core._intervals import half_width  # loaded when a figure is drawn
 
     return half_width(0.9) * _style.per_gene(name, sd_G, n_genes)
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gears.conditions import Condition
+from gears.core._intervals import LEVELS
 from gears.core._messages import unknown_name
 from gears.core._numbers import clips
 from gears.files._atomic import need_space, new_folder, write_atomically
 from gears.files._paths import check_output
 from gears.files.formats import plain_adata
-from gears.prediction.predictions import Origin, Predictions, condition_table, gene_table, provenance
+from gears.prediction.predictions import WIDTHS, Origin, Predictions, condition_table, gene_table, provenance
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -119,6 +120,9 @@ def _fill(create: CreateArray, shape: tuple[int, int], layers: Sequence[str], ch
     of_layer["p_changed"] = "changed_UG"
     fields = {"X": "expression_UG"} | {f"layers/{name}": of_layer[name] for name in layers}
     arrays = {field: create(name, shape, blocks) for name, field in fields.items()}
+    if "sd" in layers:
+        width = (shape[0], len(LEVELS))
+        arrays["width_UL"] = create(f"obsm/{WIDTHS}", width, width)
     row = 0
     for predictions in chunks:
         rows = slice(row, row + len(predictions))

@@ -93,6 +93,7 @@ class Changes(NamedTuple):
     """Standard deviation of a cell, by a network with ``uncertainty=True``."""
     sd_UG: np.ndarray | None = None  # standard deviation of the mean change, by the prior
     control_sd: np.ndarray | None = None  # standard error of the control mean in it, (G,) or (U, G)
+    width_UL: np.ndarray | None = None  # width of intervals beside a Gaussian's
 
 
 Chunk = tuple[Sequence[Sequence[int]], T]
@@ -124,7 +125,8 @@ def _changes(
             continue
         change_UG = prior(nodes)
         complete_UG = prior.complete(nodes, change_UG, network_UG)
-        yield label, Changes(complete_UG, cell_sd_UG, prior.sd(nodes, change_UG), prior.control_sd(nodes))
+        known = (prior.sd(nodes, change_UG), prior.control_sd(nodes), prior.widths(nodes))
+        yield label, Changes(complete_UG, cell_sd_UG, *known)
 
 
 def devices_of(device: DeviceLike, gpu_ids: GpuIds) -> tuple[str, ...]:
@@ -185,6 +187,7 @@ def _predictions(
         changes.sd_UG,
         control_sd=changes.control_sd,
         cut=cut,
+        width_UL=changes.width_UL,
     )
 
 
@@ -224,12 +227,12 @@ def predict_changes(
         known = prior if network is None else network
         assert known is not None
         return Changes(np.empty((0, known.n_genes)))
-    delta, cell_sd, sd, control_sd = (
+    delta, *others = (
         None if parts[0] is None else parts[0] if parts[0].ndim == 1 else np.concatenate(parts)
         for parts in zip(*found, strict=True)
     )
     assert delta is not None
-    return Changes(delta, cell_sd, sd, control_sd)
+    return Changes(delta, *others)
 
 
 def all_pairs(genes: Sequence[str]) -> Iterator[Condition]:

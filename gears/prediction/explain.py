@@ -15,7 +15,7 @@ from gears.core._numbers import whole_number
 from gears.prediction._rests_on import effective_number, name_of_training, shares_of_weights
 from gears.prediction._stream import predict
 from gears.prediction.predictions import in_contexts, requested_conditions, requested_genes
-from gears.priors._decomposition import MEASURED, OFFSET, SHARED, Decomposition, decompose
+from gears.priors._decomposition import MEAN, MEASURED, OFFSET, SHARED, Decomposition, decompose
 from gears.priors._explain import OWN
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HEAD, NETWORK, CLIPPED = "correction network", "network", "no expression below 0"
 OF_OTHERS = "change in other screens"
 COLUMNS = ("part", "condition", "similarity", "group", "cells", "weight", "share", "without")
-_COMMON = dict.fromkeys((OFFSET, SHARED), "what conditions share")
+_COMMON = dict.fromkeys((OFFSET, SHARED, MEAN), "what conditions share")
 _LEAST_SHARE = 0.005  # of a group in the text
 _MINOR = "other conditions"
 

@@ -24,6 +24,7 @@ import pandas as pd
 
 from gears.conditions import CONTROL_LABEL, Condition, joined_otherwise
 from gears.core._installation import __version__
+from gears.core._intervals import half_width, sd_factor
 from gears.core._messages import brief, count, shorten, unknown_name
 from gears.core._numbers import is_number, whole_number
 from gears.data.checks._names import model_names
@@ -50,8 +51,9 @@ VALUES = ("expression", "delta", "sd", "sd_change", "cell_sd")
 CHANGED = 0.1
 """Change of mean log expression beyond which a gene counts as changed by default: about 10 %."""
 
+WIDTHS = "interval_widths"
+"""Name of :attr:`Predictions.width_UL` in files."""
 CONTENT = "predicted mean expression"
-Z = 1.96  # standard deviations on both sides of an interval of 95 %
 _SHOWN = 5  # conditions in a repr
 _MISSING = {
     "sd": 'this model predicts no sd of its mean changes; train one with a prior: train(prior="auto")',
@@ -89,8 +91,9 @@ class Predictions(Mapping[str, np.ndarray]):
         Facts about the model and its screen, or None.
     sd
         Standard deviation of the predicted mean expression, (U, G), by the prior: intervals of 1.64 ``sd`` on both
-        sides hold 90 % of the true means. None for a model without a prior (``prior=None``). A measured mean has
-        sampling noise beside it, the variance of cells divided by their number. See `sd_change` for changes.
+        sides hold 90 % of the true means; :meth:`interval` has those of any level. None for a model without a prior
+        (``prior=None``). A measured mean has sampling noise beside it, the variance of cells divided by their number.
+        See `sd_change` for changes.
     gene_order
         Genes of a condition -> the order in which a caller listed them, where it differs: :meth:`keys` have it.
     control_sd
@@ -98,6 +101,9 @@ class Predictions(Mapping[str, np.ndarray]):
         it is not known.
     cut
         What was negative before it was set to zero, CSR (U, G); None where nothing was.
+    width_UL
+        Width of the interval of each of L levels (:data:`gears.core._intervals.LEVELS`) beside that of a
+        Gaussian with the same `sd`; None where it is not known, for 1.
     """
 
     conditions: tuple[Condition, ...]
@@ -111,6 +117,43 @@ class Predictions(Mapping[str, np.ndarray]):
     gene_order: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
     control_sd: np.ndarray | None = None
     cut: sparse.csr_matrix | None = field(default=None, repr=False)
+    width_UL: np.ndarray | None = None
+
+    def interval(self, level: float = 0.9, values: str = "delta") -> tuple[np.ndarray, np.ndarray]:
+        """Lower and upper bounds that hold a share `level` of the true values, (U, G) each.
+
+        Errors of predictions have longer tails than a Gaussian: how wide intervals must be is found at every level from
+        training conditions that are predicted without themselves, and is saved with the model.
+
+        Parameters
+        ----------
+        level
+            Share of the true values inside, between 0 and 1.
+        values
+            ``"delta"`` for changes over the control, by `sd_change`, or ``"expression"`` for means, by `sd`.
+
+        Raises
+        ------
+        ValueError
+            The level is no share, or the model predicts no `sd`.
+
+        Examples
+        --------
+        >>> low_UG, high_UG = predictions.interval(0.8)  # doctest: +SKIP
+        """
+        if not 0 < level < 1:
+            msg = f"level is {level}; expected a share between 0 and 1, such as 0.9"
+            raise ValueError(msg)
+        if values not in ("delta", "expression"):
+            raise ValueError(unknown_name("values", values, ("delta", "expression")))
+        sd_UG = self._values("sd")
+        half_UG = half_width(level) * (sd_UG if self.width_UL is None else sd_factor(level, self.width_UL) * sd_UG)
+        centre_UG = self._values(values)
+        if values == "delta" and self.control_sd is not None:
+            of_control = half_width(level) * self.control_sd  # a mean of many cells, whose error is Gaussian
+            half_UG = np.where(sd_UG > 0, np.hypot(half_UG, of_control), 0.0)
+        low_UG, high_UG = centre_UG - half_UG, centre_UG + half_UG
+        return (np.maximum(low_UG, 0.0) if values == "expression" and self.clip else low_UG), high_UG
 
     @property
     def sd_change(self) -> np.ndarray | None:
@@ -290,6 +333,7 @@ class Predictions(Mapping[str, np.ndarray]):
         AnnData
             ``X`` expression, ``layers["delta"]`` and, where they are predicted, ``["sd"]``, ``["p_changed"]`` (a
             change of more than 0.1, :meth:`p_changed`) and ``["cell_sd"]``;
+            ``obsm["interval_widths"]`` the widths of intervals beside a Gaussian's, with ``sd``;
             ``obs`` condition, genes, n_genes, subgroup, trained, informed_by (by the model's split) and those of
             :meth:`rests_on`; ``var``
             gene_name, gene_id, control_mean; ``uns["gears"]`` version, dataset, hash of the screen, split.
@@ -308,6 +352,7 @@ class Predictions(Mapping[str, np.ndarray]):
             X=self.expression_UG.copy(),
             layers=layers,
             uns={"gears": self._provenance()},
+            **({} if self.width_UL is None else {"obsm": {WIDTHS: self.width_UL.copy()}}),
         )
 
     def _provenance(self) -> dict[str, Any]:
@@ -320,7 +365,7 @@ class Predictions(Mapping[str, np.ndarray]):
         -------
         pd.DataFrame
             Columns condition, rank, gene, delta, where the model has a prior the 95 % interval of the true change
-            (low, high) and the standard deviation that it comes from (sd_change), expression, and informed_by.
+            (low, high; :meth:`interval`), its standard deviation (sd_change), expression, and informed_by.
         """
         return self._top(n, len(self.conditions))
 
@@ -328,6 +373,7 @@ class Predictions(Mapping[str, np.ndarray]):
         """:meth:`top` of the first conditions."""
         n = min(whole_number("n", n), len(self.gene_names))
         names, sd_UG = np.asarray(self.gene_names), self.sd_change
+        bounds = None if sd_UG is None else self.interval(0.95)
         tables = []
         rows = zip(self.conditions, self.delta_UG, self.expression_UG, self.informed_by, strict=True)
         for row, (condition, delta_G, expression_G, source) in enumerate(itertools.islice(rows, n_conditions)):
@@ -338,9 +384,9 @@ class Predictions(Mapping[str, np.ndarray]):
                 "gene": names[order],
                 "delta": delta_G[order],
             }
-            if sd_UG is not None:
-                sd_N = sd_UG[row, order]
-                columns |= {"low": delta_G[order] - Z * sd_N, "high": delta_G[order] + Z * sd_N, "sd_change": sd_N}
+            if bounds is not None and sd_UG is not None:
+                low_UG, high_UG = bounds
+                columns |= {"low": low_UG[row, order], "high": high_UG[row, order], "sd_change": sd_UG[row, order]}
             columns |= {"expression": expression_G[order], "informed_by": source}
             tables.append(pd.DataFrame(columns))
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["condition"])

@@ -12,13 +12,15 @@ few are held out. The scales that intervals of a condition are judged with are m
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy import sparse
 
-from gears.evaluation.uncertainty import half_width, interval_score
+from gears.core._intervals import LEVELS, half_width
+from gears.evaluation.uncertainty import interval_score
 from gears.files._mapped import row_blocks
 from gears.priors._evidence import sample
 from gears.priors._kernels import CORRELATED_GENES, sizes_of, target_cells
@@ -65,19 +67,21 @@ def fit_uncertainty(found: LeftOut, covariance: ConditionCovariance, posterior: 
     expected_R = expected_log_size(left_out_C[errors.rows], errors.mean_R)
     exponents = _fit_exponents(errors, expected_R)
     variance_R = errors.variance_R * size_factor(exponents, expected_R, errors.unseen_R)
-    share, factor_2 = _fit_share(errors, variance_R)
+    share, factor_2, base_RT = _fit_share(errors, variance_R)
     exponents = np.hstack([exponents, factor_2[:, None]])
     variance_R = errors.variance_R * size_factor(exponents, expected_R, errors.unseen_R)
     gene_G = errors.scales(variance_R / factor_2[errors.unseen_R.astype(np.int64)])
     setting_S = None
     if data.n_settings > 1:
         setting_S = _fit_settings(data, errors, share, variance_R)
-        variance_R = variance_R * setting_S[data.setting_C[errors.rows]]
+        factor_R = setting_S[data.setting_C[errors.rows]]
+        variance_R, base_RT = variance_R * factor_R, base_RT * factor_R[:, None]
     target = _target_error(found, errors, variance_R, gene_G, share)
     true_change = _true_change(found, errors, variance_R, gene_G, share)
     return Uncertainty(
         covariance, posterior, gene_G, share, size, exponents, errors.least, target, true_change,
-        data.control_variance(), _share_held(data.delta_CG.mean(axis=0), found.change_CG.mean(axis=0)), setting_S,
+        data.control_variance(), _share_held(data.delta_CG.mean(axis=0), found.change_CG.mean(axis=0)),
+        errors.widths(base_RT), setting_S,
     )  # fmt: skip
 
 
@@ -182,15 +186,34 @@ class _Errors:
 
     def scored(self, base_RT: np.ndarray) -> tuple[float, np.ndarray]:
         """Mean score of intervals with these variances times the factors they need; these, of (known, new) genes."""
+        factor_2 = np.ones(2)
+        for row, at_RT in self._judged():
+            factor_2[row] = _factor(self.error_RT[at_RT], base_RT[at_RT], self.noise_RT[at_RT])
+        sd_RT = np.sqrt(factor_2[self.unseen_R.astype(np.int64), None] * base_RT + self.noise_RT)
+        return float(interval_score(self.error_RT, sd_RT, LEVEL).mean()), factor_2
+
+    def widths(self, base_RT: np.ndarray) -> np.ndarray:
+        """:attr:`Uncertainty.widths`, with these variances of the predictions before the factor."""
+        z_L = half_width(np.array(LEVELS))
+        width_2L = np.ones((2, len(LEVELS)))
+        for row, at_RT in self._judged():
+            parts = (self.error_RT[at_RT], base_RT[at_RT], self.noise_RT[at_RT])
+            width_2L[row] = np.sqrt([_factor(*parts, level) for level in LEVELS])
+        centre = LEVELS.index(LEVEL)
+        width_2L *= z_L / width_2L[:, [centre]]
+        # a larger level has no narrower interval
+        width_2L[:, centre:] = np.maximum.accumulate(width_2L[:, centre:], axis=1)
+        width_2L[:, : centre + 1] = np.minimum.accumulate(width_2L[:, centre::-1], axis=1)[:, ::-1]
+        return np.asarray(width_2L / z_L)
+
+    def _judged(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Number of each group that has enough conditions, and its values: combinations of known genes, new genes."""
         # neither perturbed genes nor silent ones
         is_counted_RT = (self.noise_RT > 0) | (self.error_RT != 0)
-        factor_2 = np.ones(2)
         for row, is_row_R in enumerate((self.combined_R, self.unseen_R)):
             at_RT = is_counted_RT & is_row_R[:, None]
             if is_row_R.sum() >= min(_FEWEST, len(is_row_R)) and at_RT.any():
-                factor_2[row] = _factor(self.error_RT[at_RT], base_RT[at_RT], self.noise_RT[at_RT])
-        sd_RT = np.sqrt(factor_2[self.unseen_R.astype(np.int64), None] * base_RT + self.noise_RT)
-        return float(interval_score(self.error_RT, sd_RT, LEVEL).mean()), factor_2
+                yield row, at_RT
 
     def _mean_scale(self, variance_R: np.ndarray) -> float:
         mean = float((self.excess_RG.mean(axis=1) / variance_R).mean())
@@ -218,13 +241,17 @@ def _fit_exponents(errors: _Errors, expected_R: np.ndarray) -> np.ndarray:
     return table
 
 
-def _fit_share(errors: _Errors, variance_R: np.ndarray) -> tuple[float, np.ndarray]:
-    """:attr:`Uncertainty.share`, and the factor on all variances of conditions with (known, new) genes."""
+def _fit_share(errors: _Errors, variance_R: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    """:attr:`Uncertainty.share`, the factor on all variances of conditions with (known, new) genes, and these."""
     scale_RT = errors.left_out_scales(variance_R)
     change_RT = errors.change_RT * (scale_RT.mean() / errors.mean_R)[:, None]
-    fitted = [errors.scored(((1 - share) * scale_RT + share * change_RT) * variance_R[:, None]) for share in _SHARES]
+
+    def base_of(share: float) -> np.ndarray:
+        return ((1 - share) * scale_RT + share * change_RT) * variance_R[:, None]
+
+    fitted = [errors.scored(base_of(share)) for share in _SHARES]
     best = int(np.argmin([score for score, _ in fitted]))
-    return _SHARES[best], fitted[best][1]
+    return _SHARES[best], fitted[best][1], base_of(_SHARES[best])
 
 
 def _fit_settings(data: PriorData, errors: _Errors, share: float, variance_R: np.ndarray) -> np.ndarray:
@@ -245,10 +272,10 @@ def _fit_settings(data: PriorData, errors: _Errors, share: float, variance_R: np
     return factor_S
 
 
-def _factor(error_N: np.ndarray, variance_N: np.ndarray, noise_N: np.ndarray) -> float:
-    """Factor on variances with which :data:`LEVEL` of the errors lie within their intervals, noise included."""
-    needed_N = ((error_N / half_width(LEVEL)) ** 2 - noise_N) / variance_N
-    return max(float(np.quantile(needed_N, LEVEL)), _LEAST_FACTOR)
+def _factor(error_N: np.ndarray, variance_N: np.ndarray, noise_N: np.ndarray, level: float = LEVEL) -> float:
+    """Factor on variances with which a share `level` of the errors lie within their intervals, noise included."""
+    needed_N = ((error_N / half_width(level)) ** 2 - noise_N) / variance_N
+    return max(float(np.quantile(needed_N, level)), _LEAST_FACTOR)
 
 
 def _target_error(found: LeftOut, errors: _Errors, variance_R: np.ndarray, gene_G: np.ndarray, share: float) -> float:

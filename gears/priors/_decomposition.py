@@ -17,7 +17,8 @@ from gears.priors._kernels import kinds_of_sets, singles_in
 from gears.priors._prior import GenePrior, slopes_of_targets
 
 OFFSET, SHARED, FACTOR, SLOPE, TARGET = "offset", "shared", "factor for several genes", "slope", "on-target"
-STEPS = (OFFSET, SHARED, FACTOR, SLOPE, TARGET)
+MEAN = "mean of the training conditions"
+STEPS = (OFFSET, SHARED, FACTOR, MEAN, SLOPE, TARGET)
 MEASURED = "measured"
 """Link of a condition with its own measurement, and of a single with what it shows beyond the effect of its gene."""
 
@@ -55,6 +56,8 @@ class Decomposition:
     steps: dict[str, np.ndarray]
     _basis: Basis
     _function: Functional | None  # None where the mean of the training conditions is predicted
+    _mean_function: Functional | None  # of the share of the mean beside it; None for a mean of one setting
+    _mean_factor_G: np.ndarray  # of that share, as _factor_G
     _singles: tuple[Single, ...]
     _scale_G: np.ndarray
     _factor_G: np.ndarray  # of factor, slope, and what is not kept of a condition's own measurement
@@ -69,17 +72,23 @@ class Decomposition:
         basis, own = self._basis, self._own_row
         others = np.array([row for row in rows if row != own], dtype=np.int64)
         places = others - ((own >= 0) & (others > own))
-        if self._function is None:
-            mean_G = basis.rest_CG.mean(axis=0)
-            change_RG = (mean_G - basis.rest_CG[places]) / max(1, len(basis.sets) - 1)
-        else:
-            change_RG = self._scale_G * basis.removed(self._function, places)
+        change_RG = self._removed(self._function, places)
         for single in self._singles:
             of_single_RG = single.share * single.scale_G * basis.removed(single.function, places)
             of_single_RG[others == single.row] = single.beyond_G
             change_RG -= of_single_RG
-        found = dict(zip(others.tolist(), self._factor_G * change_RG, strict=True)) | {own: self._own_removed_G}
+        change_RG = self._factor_G * change_RG
+        if self._mean_factor_G.any():
+            change_RG += self._mean_factor_G * self._removed(self._mean_function, places)
+        found = dict(zip(others.tolist(), change_RG, strict=True)) | {own: self._own_removed_G}
         return np.array([found[row] for row in rows]).reshape(len(rows), -1)
+
+    def _removed(self, function: Functional | None, places: np.ndarray) -> np.ndarray:
+        """Change of a linear function, or of the mean of one setting, without each of some conditions, (R, G)."""
+        if function is not None:
+            return self._scale_G * self._basis.removed(function, places)
+        rest_CG = self._basis.rest_CG
+        return np.asarray((rest_CG.mean(axis=0) - rest_CG[places]) / max(1, len(rest_CG) - 1))
 
 
 @dataclass
@@ -132,23 +141,27 @@ def decompose(prior: GenePrior, nodes: Sequence[int]) -> Decomposition:
     scale_G = np.broadcast_to(prior.scale_S[prior._settings_of([nodes])[0]], (prior.n_genes,))
     parts, singles = _Sum(prior.n_genes), tuple[Single, ...]()
     function = _add_regression(parts, prior, basis, kept, nodes, kind)
-    if own < 0 and len(nodes) > 1 and prior._carries_singles and not _by_kind(prior, nodes)[1][kind]:
+    mean_share = float(_by_kind(prior, nodes)[1][kind])
+    if own < 0 and len(nodes) > 1 and prior._carries_singles and mean_share < 1:
         singles = _singles(prior, nodes)
         for one in singles:
             parts.add([one.row], MEASURED, np.full(prior.n_genes, np.nan), one.share * one.beyond_G)
-    factor_G, removed_G = np.full(prior.n_genes, _add_steps(parts, prior, nodes, kind)), np.zeros(prior.n_genes)
+    factor, of_mean = _add_steps(parts, prior, nodes, kind)
+    factor_G, mean_factor_G = np.full(prior.n_genes, factor), np.full(prior.n_genes, of_mean)
+    removed_G = np.zeros(prior.n_genes)
     if own >= 0:
         others_G, change_G = parts.total_G, prior.measured.change_CG[own].astype(np.float64)
         measured_G = scale_G * prior.basis.rest_CG[own] + prior._targets([nodes])[0]
         kept_G = _kept(change_G, others_G, measured_G)
         parts.times(1 - kept_G)
         parts.add([own], MEASURED, kept_G, change_G - (1 - kept_G) * others_G)
-        factor_G, removed_G = (1 - kept_G) * factor_G, others_G - change_G
+        factor_G, mean_factor_G = (1 - kept_G) * factor_G, (1 - kept_G) * mean_factor_G
+        removed_G = others_G - change_G
     weight_RG = np.concatenate([np.zeros((0, prior.n_genes)), *parts.weights])
     rows_R = np.array(parts.rows, dtype=np.int64)
     return Decomposition(
-        rows_R, tuple(parts.links), weight_RG, parts.change_RG, parts.steps, basis, function, singles, scale_G,
-        factor_G, own, removed_G,
+        rows_R, tuple(parts.links), weight_RG, parts.change_RG, parts.steps, basis, function,
+        _mean_function(prior, basis, nodes), mean_factor_G, singles, scale_G, factor_G, own, removed_G,
     )  # fmt: skip
 
 
@@ -165,9 +178,9 @@ def _add_regression(
     setting, none_C, mean_CG = prior._settings_of([nodes])[0], np.zeros(len(kept)), basis.mean_CG
     links = {name: link_UC[0] for name, link_UC in basis.links([nodes]).items()}
     level = basis.level.times((1 + len(nodes)) / 2 if basis.is_level_halved else 1.0)
-    if _by_kind(prior, nodes)[1][kind]:
+    if _by_kind(prior, nodes)[1][kind] == 1:
         parts.steps[OFFSET] = prior._means([nodes])[0]
-        return None if prior.scale is None else level.plus(Functional(links[SHARED], none_C))
+        return _mean_function(prior, basis, nodes)
     scale_G, shared_G = prior.scale_S[setting], np.zeros(prior.n_genes)
     for name, link_C in links.items():
         shared_G += scale_G * basis.value(Functional(link_C, none_C))
@@ -181,24 +194,41 @@ def _add_regression(
     return level.plus(Functional(np.sum(list(links.values()), axis=0), none_C))
 
 
-def _add_steps(parts: _Sum, prior: GenePrior, nodes: Sequence[int], kind: int) -> float:
-    """Add what factor, slope and the change of perturbed genes themselves give; returns factor times slope."""
-    slope_K, mean_only_K = _by_kind(prior, nodes)
-    factor, slope, total_G = 1.0, float(slope_K[kind]), parts.total_G
-    if prior.magnitude is not None and not mean_only_K[kind]:
+def _mean_function(prior: GenePrior, basis: Basis, nodes: Sequence[int]) -> Functional | None:
+    """What the mean of the conditions of several settings is of the measured changes; None with one setting."""
+    if prior.scale is None or len(basis.sets) < 2:
+        return None
+    shared_C = basis.links([nodes])[SHARED][0]
+    level = basis.level.times((1 + len(nodes)) / 2 if basis.is_level_halved else 1.0)
+    return level.plus(Functional(shared_C, np.zeros(len(basis.sets))))
+
+
+def _add_steps(parts: _Sum, prior: GenePrior, nodes: Sequence[int], kind: int) -> tuple[float, float]:
+    """Add what factor, mean, slope and the change of perturbed genes themselves give.
+
+    Returns what the sum over conditions and the mean of the training conditions are multiplied by.
+    """
+    slope_K, mean_share_K = _by_kind(prior, nodes)
+    factor, slope, share = 1.0, float(slope_K[kind]), float(mean_share_K[kind])
+    if prior.magnitude is not None and share < 1:
         factor = float(prior.magnitude.factor([nodes], prior.genes)[0])
-    parts.steps[FACTOR], parts.steps[SLOPE] = (factor - 1) * total_G, (slope - 1) * factor * total_G
+    parts.steps[FACTOR] = (factor - 1) * parts.total_G
+    if 0 < share < 1:  # with the mean alone it is the offset
+        parts.times(np.full(prior.n_genes, 1 - share))
+        parts.steps[MEAN] = share * prior._means([nodes])[0]
+        factor *= 1 - share
+    parts.steps[SLOPE] = (slope - 1) * parts.total_G
     of_targets_K = slopes_of_targets(slope_K, len(prior.target_SG))
     parts.steps[TARGET] = of_targets_K[kind] * prior._targets([nodes])[0]
-    return factor * slope
+    return factor * slope, share * slope if share < 1 else 0.0
 
 
 def _by_kind(prior: GenePrior, nodes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Slopes, and where the mean alone is predicted, by kind of condition in the setting of a condition."""
+    """Slopes, and the share of the mean that is predicted, by kind of condition in the setting of a condition."""
     other = prior.elsewhere
     if other is not None and is_elsewhere([nodes], prior.trained_settings, prior.n_kinds)[0]:
-        return other.slope_K, other.mean_only_K
-    return prior.slope_K, prior.mean_only_K
+        return other.slope_K, other.mean_share_K
+    return prior.slope_K, prior.mean_share_K
 
 
 def _singles(prior: GenePrior, nodes: Sequence[int]) -> tuple[Single, ...]:

@@ -15,7 +15,7 @@ from gears.priors._uncertainty import Uncertainty
 OWN_SHARE = 0.5
 """Variance of what a context has of its own as a share of that of all effects, where a single context trains and
 nothing shows it."""
-_TABLES = ("share_K", "scale_K", "variance_G", "slope_K", "mean_only_K")
+_TABLES = ("share_K", "scale_K", "variance_G", "slope_K", "mean_share_K")
 _SD = "sd_"
 
 
@@ -33,7 +33,7 @@ class Elsewhere:
         Factor on the effects of each type.
     variance_G
         Variance of a cell.
-    slope_K, mean_only_K
+    slope_K, mean_share_K
         By kind of condition, as in :class:`gears.priors.GenePrior`.
     has_head
         Whether the head was trained on contexts that were held out; else it is not used here.
@@ -48,7 +48,7 @@ class Elsewhere:
     scale_K: np.ndarray
     variance_G: np.ndarray
     slope_K: np.ndarray
-    mean_only_K: np.ndarray
+    mean_share_K: np.ndarray
     has_head: bool = True
     sensitivity: Sensitivity | None = None
     uncertainty: Uncertainty | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +34,19 @@ FAR_SLOPES = (*SLOPES, 0.25)
 """Those for contexts that training never sees: little carries over to them."""
 _LEAST_TARGETS = 3
 MEAN_MARGIN = 0.02  # that the criterion must gain before means alone are taken
+MEAN_SHARE = 0.9
+"""Share of the mean where predictions of a kind with a new gene have no surely smaller error than it; the rest keeps
+their pattern."""
+CANDIDATE_MARGIN = 0.02  # that the criterion must gain before the evidence is overruled
+CUT_MARGIN = 0.05  # that it must gain before large changes are cut
+_CUT = 6.0  # robust standard deviations of a gene's changes over conditions, beyond which changes are cut
+_LEAST_CUT = 0.01  # share of the changes that lie there, before this is tried
 _FEWEST_OF_KIND = 5  # held-out conditions that decide about the unmeasured ones of their kind
 _FEW_OF_KIND = 8  # up to so many, a gain counts minus its standard error; of more, minus a smaller part of it
 
 Criterion = Callable[[np.ndarray], np.ndarray]
-"""Error of each of some held-out predictions, (U, G) to (U,); lower is better, and only the mean counts."""
+"""Error of each of some held-out predictions, (U, G) to (U,), or E parts of it that are added, (E, U), first its size.
+Lower is better, and only the mean counts."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +78,11 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     if len(data.sets) < 2 or not rest_CG.any():  # nothing tells what conditions share from what is their own
         return _mean_only(data, target_SG, share_K)
     data = with_effects(data, lambda some, rows: Process.of(some, rest_CG[rows]).overall)
-    process = Process.of(data, rest_CG)
-    found = _Chosen.of(process, target_SG, targets, criterion, judged)
+    process, *released = Process.tried(data, rest_CG)
+    further = [one for other in released for one in _candidates(other, rest_CG, target_SG, CANDIDATE_MARGIN)]
+    if (cut_CG := _without_huge(data, rest_CG)) is not None:
+        further += _candidates(Process.of(data, cut_CG), cut_CG, target_SG, CUT_MARGIN)
+    found = _Chosen.of(process, target_SG, targets, criterion, judged, further=further)
     of_others, left_out_CG, effects_report = fit_residual(
         data, found.left_out_CG, found.choice.kind_C, criterion, np.arange(len(data.sets)) if judged is None else judged
     )
@@ -84,7 +95,8 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
         "kind": "additive Gaussian process" + (" over condition x context" if data.n_settings > 1 else ""),
         "conditions": len(data.sets),
         "settings": len(np.unique(data.setting_C)),
-        **process.report(),
+        **candidate.regression.process.report(),
+        "cut": candidate.regression.process.rest_CG is cut_CG,
         "factor": candidate.prior.magnitude is not None,
         "shrunk_level": candidate.regression.is_level_shrunk,
         "carried": elsewhere.carry,
@@ -93,7 +105,7 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
         **({"effects_of": effects_report} if data.effects else {}),
     }
     prior = dataclasses.replace(
-        candidate.prior, slope_K=choice.slope_K, mean_only_K=choice.mean_only_K, uncertainty=uncertainty,
+        candidate.prior, slope_K=choice.slope_K, mean_share_K=choice.mean_share_K, uncertainty=uncertainty,
         report=report, measured=found.measured(targets, uncertainty), elsewhere=elsewhere,
         of_others=of_others,
         basis=found.candidate.regression.basis(uncertainty.covariance),
@@ -129,7 +141,7 @@ def _elsewhere(
         own = here.uncertainty(targets, (uncertainty.covariance, uncertainty.posterior))
     return Elsewhere(
         here.candidate.regression.carry, share_K, process.scale_K, data.variance_G, here.choice.slope_K,
-        here.choice.mean_only_K, data.holds_settings_out, process.sensitivity, own,
+        here.choice.mean_share_K, data.holds_settings_out, process.sensitivity, own,
     )  # fmt: skip
 
 
@@ -140,6 +152,7 @@ class _Candidate:
     prior: GenePrior
     regression: Regression
     factor_C: np.ndarray | None = None
+    margin: float = 0.0  # that the criterion must gain before it is taken
 
     def left_out(self, rows: np.ndarray) -> np.ndarray:
         """Predictions of some conditions from the others, without targets."""
@@ -147,23 +160,56 @@ class _Candidate:
         return summed_RG if self.factor_C is None else summed_RG * self.factor_C[rows][:, None]
 
 
+def _candidates(
+    process: Process, rest_CG: np.ndarray, target_SG: np.ndarray, margin: float = 0.0
+) -> Iterator[_Candidate]:
+    """Priors by every way of regressing, each without and with a factor on several genes."""
+    data = process.data
+    for regression in process.regressions():
+        overall, within = regression.effects()
+        prior = GenePrior(overall, data.column_P, target_SG, levels(rest_CG, data), within, data.n_kinds)
+        if within:
+            prior = dataclasses.replace(prior, scale=process.factors())
+        yield _Candidate(prior, regression, margin=margin)
+        # several genes may do less than their sum: a candidate beside the plain sum, not in its place
+        fitted = fit_magnitude(data.sets, rest_CG, regression.held_out_CG, overall.genes)
+        if fitted is not None:
+            magnitude, factor_C = fitted
+            yield _Candidate(dataclasses.replace(prior, magnitude=magnitude), regression, factor_C, margin)
+
+
+def _without_huge(data: PriorData, rest_CG: np.ndarray) -> np.ndarray | None:
+    """The changes, of each gene cut at some robust standard deviations about its median; None where few lie beyond.
+
+    A huge change that a condition has alone says nothing of others, but squared errors follow it. The limits hardly
+    depend on any one condition, so that predictions of each from the others stay honest.
+    """
+    if data.n_settings > 1:
+        return None
+    median_G = np.median(rest_CG, axis=0)
+    sd_G = 1.4826 * np.median(np.abs(rest_CG - median_G), axis=0)
+    limit_G = _CUT * np.sqrt(np.maximum(sd_G**2, data.variance_G * (1 / data.n_C).mean()))
+    cut_CG = np.clip(rest_CG, median_G - limit_G, median_G + limit_G)
+    return cut_CG if (cut_CG != rest_CG).mean() > _LEAST_CUT else None
+
+
 @dataclass(frozen=True)
 class _Choice:
-    """Which candidate is taken, and by kind of condition its slope and whether the mean alone is better."""
+    """Which candidate is taken, and by kind of condition its slope and how much of the mean stands for the sum."""
 
     index: int
     kind_C: np.ndarray  # kind of each training condition when it is held out
-    # slope_K, mean_only_K: by kind; see :class:`gears.priors.GenePrior`
+    # slope_K, mean_share_K: by kind; see :class:`gears.priors.GenePrior`
     slope_K: np.ndarray
-    mean_only_K: np.ndarray
+    mean_share_K: np.ndarray
     of_targets_K: np.ndarray  # factor on the change of perturbed genes themselves, by kind
     value: float  # mean of the criterion
 
     def left_out(self, candidate: _Candidate, targets: sparse.csr_matrix, rows: np.ndarray) -> np.ndarray:
         """Predicted changes of some training conditions from the others."""
         kind_R = self.kind_C[rows]
-        mean_RG = candidate.regression.mean_CG[rows]
-        rest_RG = np.where(self.mean_only_K[kind_R, None], mean_RG, candidate.left_out(rows))
+        share_R1 = self.mean_share_K[kind_R, None]
+        rest_RG = (1 - share_R1) * candidate.left_out(rows) + share_R1 * candidate.regression.mean_CG[rows]
         of_targets_K = self.of_targets_K / self.slope_K  # 1 unless settings differ
         return self.slope_K[kind_R, None] * (rest_RG + of_targets_K[kind_R, None] * targets[rows].toarray())
 
@@ -171,7 +217,8 @@ class _Choice:
         """The choices that concern a training condition when it is held out, in plain values."""
         kinds = {name: kind for kind, name in enumerate(KINDS) if kind in self.kind_C}
         return {
-            "mean_only": [name for name, kind in kinds.items() if self.mean_only_K[kind]],
+            "mean_only": [name for name, kind in kinds.items() if self.mean_share_K[kind] == 1],
+            "share_of_mean": {name: float(self.mean_share_K[kind]) for name, kind in kinds.items()},
             "slope": {name: float(self.slope_K[kind]) for name, kind in kinds.items()},
             "criterion": self.value,
         }
@@ -194,21 +241,11 @@ class _Chosen:
         criterion: Criterion,
         judged: np.ndarray | None,
         like: _Candidate | None = None,
+        further: Sequence[_Candidate] = (),
     ) -> _Chosen:
-        """Among all candidates, or those with a factor (or without) as `like` has it."""
+        """Among all candidates and `further` ones, or those with a factor (or without) as `like` has it."""
         data, rest_CG = process.data, process.data.delta_CG - targets.toarray()
-        candidates: list[_Candidate] = []
-        for regression in process.regressions():
-            overall, within = regression.effects()
-            prior = GenePrior(overall, data.column_P, target_SG, levels(rest_CG, data), within, data.n_kinds)
-            if within:
-                prior = dataclasses.replace(prior, scale=process.factors())
-            candidates.append(_Candidate(prior, regression))
-            # several genes may do less than their sum: a candidate beside the plain sum, not in its place
-            fitted = fit_magnitude(data.sets, rest_CG, regression.held_out_CG, overall.genes)
-            if fitted is not None:
-                magnitude, factor_C = fitted
-                candidates.append(_Candidate(dataclasses.replace(prior, magnitude=magnitude), regression, factor_C))
+        candidates = [*_candidates(process, rest_CG, target_SG), *further]
         if like is not None:
             candidates = [one for one in candidates if (one.factor_C is None) == (like.factor_C is None)] or candidates
         choice = _choose(candidates, data, targets, criterion, judged)
@@ -280,9 +317,10 @@ def _choose(
     of_targets = slopes_of_targets(slopes, data.n_settings)
 
     def errors(left_out_RG: np.ndarray) -> np.ndarray:
+        """Parts of the criterion at each slope, (S, E, R)."""
         return np.stack(
             [
-                criterion(slope * (left_out_RG + of_target / slope * target_RG))
+                np.atleast_2d(criterion(slope * (left_out_RG + of_target / slope * target_RG)))
                 for slope, of_target in zip(slopes.tolist(), of_targets.tolist(), strict=True)
             ]
         )
@@ -290,22 +328,43 @@ def _choose(
     sums = [errors(candidate.left_out(rows)) for candidate in candidates]
     # one slope for all kinds: the many choices by kind would favour a candidate by chance; rounded, so that of
     # candidates that agree but for rounding the same one is taken on every machine
-    index = min(range(len(candidates)), key=lambda one: (round(float(sums[one].mean(axis=1).min()), 9), one))
-    mean_SR = errors(candidates[index].regression.mean_CG[rows])
-    sum_SR, slope_K, mean_only_K, total = sums[index], np.ones(N_KINDS), np.zeros(N_KINDS, dtype=bool), 0.0
+    value = [
+        float(sum_SER.sum(axis=1).mean(axis=1).min()) + candidate.margin
+        for sum_SER, candidate in zip(sums, candidates, strict=True)
+    ]
+    index = min(range(len(candidates)), key=lambda one: (round(value[one], 9), one))
+    sum_RG, mean_RG = candidates[index].left_out(rows), candidates[index].regression.mean_CG[rows]
+    tried, size_of_mean_R = {0.0: sums[index], 1.0: errors(mean_RG)}, np.atleast_2d(criterion(mean_RG))[0]
+    slope_K, mean_share_K, total = np.ones(N_KINDS), np.zeros(N_KINDS), 0.0
     for kind in np.unique(kind_C[rows]).tolist():
         at = np.flatnonzero(kind_C[rows] == kind)
-        best, of_mean = _best_slope(sum_SR[:, at]), _best_slope(mean_SR[:, at])
-        gain_R = sum_SR[best, at] - mean_SR[of_mean, at]
-        # a gene that other conditions perturb is known: what they show is given up on good evidence only
-        margin = MEAN_MARGIN if kind in NEW_KINDS else max(MEAN_MARGIN, _error_of_mean(gain_R))
-        mean_only_K[kind] = len(at) >= min(_FEWEST_OF_KIND, len(rows)) and gain_R.mean() > margin
-        slope_K[kind] = slopes[of_mean if mean_only_K[kind] else best]
-        total += float((mean_SR[of_mean, at] if mean_only_K[kind] else sum_SR[best, at]).sum())
+        decides, is_new = len(at) >= min(_FEWEST_OF_KIND, len(rows)), kind in NEW_KINDS
+        share, slope = _mean_or_sum(tried, at, is_new=is_new, decides=decides)
+        gain_R = size_of_mean_R[at] - tried[0.0][slope, 0, at]
+        if share == 0 and is_new and decides and gain_R.mean() < _error_of_mean(gain_R):
+            share, slope = MEAN_SHARE, 0
+            if MEAN_SHARE not in tried:
+                tried[MEAN_SHARE] = errors((1 - MEAN_SHARE) * sum_RG + MEAN_SHARE * mean_RG)
+        mean_share_K[kind], slope_K[kind] = share, slopes[slope]
+        total += float(tried[share][slope, :, at].sum())
     if not (kind_C[rows] == NEW_SEVERAL).any():  # what is found for one new gene holds for several
-        slope_K[NEW_SEVERAL], mean_only_K[NEW_SEVERAL] = slope_K[NEW_ONE], mean_only_K[NEW_ONE]
+        slope_K[NEW_SEVERAL], mean_share_K[NEW_SEVERAL] = slope_K[NEW_ONE], mean_share_K[NEW_ONE]
     of_targets_K = slopes_of_targets(slope_K, data.n_settings)
-    return _Choice(index, kind_C, slope_K, mean_only_K, of_targets_K, total / len(rows))
+    return _Choice(index, kind_C, slope_K, mean_share_K, of_targets_K, total / len(rows))
+
+
+def _mean_or_sum(
+    tried: Mapping[float, np.ndarray], at: np.ndarray, *, is_new: bool, decides: bool
+) -> tuple[float, int]:
+    """Whether the mean (1) or the sum (0) is better for some conditions, and the place of its slope.
+
+    A gene that other conditions perturb is known: what they show is given up on good evidence only.
+    """
+    sum_SR, mean_SR = (tried[share].sum(axis=1)[:, at] for share in (0.0, 1.0))
+    best, of_mean = _best_slope(sum_SR), _best_slope(mean_SR)
+    gain_R = sum_SR[best] - mean_SR[of_mean]
+    margin = MEAN_MARGIN if is_new else max(MEAN_MARGIN, _error_of_mean(gain_R))
+    return (1.0, of_mean) if decides and gain_R.mean() > margin else (0.0, best)
 
 
 def _best_slope(error_SR: np.ndarray) -> int:

@@ -111,9 +111,9 @@ class GenePrior:
         Column of each node among the measured genes, -1 where it is not measured, (P,) int64.
     target_SG
         Change of gene g when it is perturbed itself, before the slope.
-    mean_SG, mean_only_K
-        Mean change of each setting's training conditions, and the kinds of conditions that are predicted by it instead
-        of the sum.
+    mean_SG, mean_share_K
+        Mean change of each setting's training conditions, and by kind of condition how much of it stands for as much
+        of the sum: 1 is the mean alone.
     n_kinds
         Types of perturbation; settings are numbered ``context x n_kinds + kind``.
     magnitude
@@ -150,7 +150,7 @@ class GenePrior:
     within: tuple[Effects, ...] = ()
     n_kinds: int = 1
     slope_K: np.ndarray = field(default_factory=lambda: np.ones(N_KINDS))
-    mean_only_K: np.ndarray = field(default_factory=lambda: np.zeros(N_KINDS, dtype=bool))
+    mean_share_K: np.ndarray = field(default_factory=lambda: np.zeros(N_KINDS))
     magnitude: Magnitude | None = None
     network_weight: float = 1.0
     report: Mapping[str, Any] = field(default_factory=dict)
@@ -211,12 +211,13 @@ class GenePrior:
                 summed_UG[rows] += np.where(size_U[rows, None] > 1, carried_RG, 0.0)
         if self.magnitude is not None:
             summed_UG *= self.magnitude.factor(sets, self.genes)[:, None]
-        mean_only_U, slope_U = self.mean_only_K[kind_U], self.slope_K[kind_U]
+        share_U, slope_U = self.mean_share_K[kind_U], self.slope_K[kind_U]
         if (found := self._elsewhere(sets)) is not None:
             rows, other = found
-            mean_only_U[rows], slope_U[rows] = other.mean_only_K[kind_U[rows]], other.slope_K[kind_U[rows]]
-        is_mean_U = mean_only_U & (size_U > 0)
-        summed_UG[is_mean_U] = self._means(sets)[is_mean_U]
+            share_U[rows], slope_U[rows] = other.mean_share_K[kind_U[rows]], other.slope_K[kind_U[rows]]
+        share_U1 = np.where(size_U > 0, share_U, 0.0)[:, None]
+        if share_U1.any():
+            summed_UG = (1 - share_U1) * summed_UG + share_U1 * self._means(sets)
         change_UG = slope_U[:, None] * summed_UG + self.own_changes(sets)
         if self.of_others is not None:
             change_UG += self.of_others(sets)
@@ -319,6 +320,15 @@ class GenePrior:
             sd[rows] = other.uncertainty.control_sd([sets[row] for row in rows.tolist()])  # type: ignore[union-attr]
         return sd
 
+    def widths(self, sets: Sets) -> np.ndarray | None:
+        """How much wider than a Gaussian's intervals of each level are, (U, L); None where there is no `sd`."""
+        if self.uncertainty is None:
+            return None
+        width_UL, found = self.uncertainty.widths_of(sets, self.measured), self._elsewhere(sets)
+        if found is not None and found[1].uncertainty is not None:
+            width_UL[found[0]] = found[1].uncertainty.widths_of([sets[row] for row in found[0].tolist()])
+        return width_UL
+
     def summed(self, sets: Sets) -> np.ndarray:
         """Sum of the genes' effects, without targets, factor and slope."""
         summed_UG = self.overall(sets)
@@ -353,7 +363,7 @@ class GenePrior:
             "scalars": np.array([np.mean(overall.own), overall.similar, 1.0, self.network_weight]),
             "slopes": self.slope_K,
             "mean": self.mean_SG,
-            "mean_only": self.mean_only_K,
+            "mean_only": self.mean_share_K,
             "coefficient": overall.coefficient_TG,
             "column": self.column_P,
             "target": self.target_SG,
@@ -430,15 +440,16 @@ class GenePrior:
             msg = f"the prior is for {n_genes} genes and its head for {len(head.inputs.noise_G)}, of another model"
             raise ValueError(msg)
         if "slopes" in arrays:
-            slope_K, mean_SG, mean_only_K = (arrays["slopes"], np.atleast_2d(arrays["mean"]), arrays["mean_only"])
+            slope_K, mean_SG = arrays["slopes"], np.atleast_2d(arrays["mean"])
+            mean_share_K = arrays["mean_only"].astype(np.float64)  # in files of earlier versions all or nothing
         else:  # a file of an earlier version: one slope for all conditions, measured ones too
             slope_K, mean_SG = np.full(N_KINDS, slope), np.zeros_like(target_SG)
-            mean_only_K = np.zeros(N_KINDS, dtype=bool)
+            mean_share_K = np.zeros(N_KINDS)
         measured, basis = Measured.from_arrays(arrays), None
         if (basis_arrays := _starting(arrays, _BASIS)) and uncertainty is not None and measured is not None:
             basis = Basis.from_arrays(basis_arrays, uncertainty.covariance, measured.sets)
         return cls(
-            overall, arrays["column"], target_SG, mean_SG, within, n_kinds, slope_K, mean_only_K, magnitude,
+            overall, arrays["column"], target_SG, mean_SG, within, n_kinds, slope_K, mean_share_K, magnitude,
             network_weight, dict(report or {}), uncertainty, head, measured, bool(carries),
             arrays.get("scale"), elsewhere, Residual.from_arrays(arrays, n_genes), basis,
         )  # fmt: skip

@@ -10,7 +10,7 @@ What is held out together there (:attr:`PriorData.group_C`) is predicted by a re
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -44,6 +44,8 @@ from gears.priors._uncertainty import condition_variance
 # Conditions from which on shrinking what they share is tried: fewer do not tell what it does.
 _SHRUNK_LEVEL = 15
 _NOISE_FLOOR = 1e-3
+_RELEASED = 60  # conditions from which on a similarity that the evidence holds back is tried with a weight
+_HELD_BACK = 1e-3  # weight of one that is, as a share of the variance of a gene's effects
 DEPARTURE_SHARE = 0.15
 """Variance of the departure of several genes from the sum of their effects, as a share of that of the sum, as long as
 training has no combinations. Changes of Norman's pairs have a cosine of 0.93 with the sum, and 1 - 0.93^2 = 0.14."""
@@ -140,9 +142,29 @@ class Process:
     scale_S: np.ndarray  # factor of each setting (:mod:`gears.priors._scales`)
     scale_K: np.ndarray  # factor of a setting of each type that training does not show
     sensitivity: Sensitivity | None = None  # of genes in settings; None where it is 1
+    released: str | None = None
+    """The further similarity that has a weight although the evidence holds it back, or None."""
 
     @classmethod
-    def of(cls, data: PriorData, rest_CG: np.ndarray) -> Process:
+    def tried(cls, data: PriorData, rest_CG: np.ndarray) -> list[Process]:
+        """By the evidence, and where that holds similarities back, with the one that would have the largest weight."""
+        process = cls.of(data, rest_CG)
+        held_back = [name for name in data.further if process.weights.kernels[name] < _HELD_BACK * process.signal]
+        if data.n_settings > 1 or len(data.sets) < _RELEASED or not held_back:
+            return [process]
+        noise = (process.rest_CG, process.noise_C, float(process.noise_G.mean() / process.weights.noise))
+        weight_of = _weights(data, *noise, held_back).kernels
+        strongest = max(held_back, key=lambda name: weight_of[name])
+        released = cls.of(data, rest_CG, _weights(data, *noise, (strongest,)))
+        return [process, dataclasses.replace(released, released=strongest)]
+
+    @property
+    def signal(self) -> float:
+        """Variance of the effects of a single gene."""
+        return sum(weight for name, weight in self.weights.kernels.items() if name != "offset")
+
+    @classmethod
+    def of(cls, data: PriorData, rest_CG: np.ndarray, weights: EvidenceWeights | None = None) -> Process:
         """With weights by the evidence of the conditions (a fixed sample of many)."""
         noise_C, noise_G = data.sampling_noise()
         sensitivity = sensitivity_of(data, rest_CG)
@@ -153,23 +175,8 @@ class Process:
             scale_C = scale_S[data.setting_C]
             rest_CG, noise_C = rest_CG / scale_C[:, None], noise_C / scale_C**2
         size = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean()) or 1.0
-        rows, further = sample(len(rest_CG)), set(data.further)
-        sets, departure_CG = data.sets_of(rows), rest_CG[rows]
-        kernels = training_kernels(
-            sets, data.genes.among(sets), {name: part.among(sets) for name, part in data.further.items()}
-        )
-        if data.n_settings > 1:
-            # what every gene adds within a setting is the setting's level
-            setting_R = data.setting_C[rows]
-            same_RR = setting_R[:, None] == setting_R[None, :]
-            kernels |= {WITHIN + name: kernel * same_RR for name, kernel in kernels.items() if name != "offset"}
-            further |= {WITHIN + name for name in data.further}
-        if not departure_CG.any():
-            # nothing to explain: the evidence of noise alone, since that of zeros has no maximum
-            departure_CG = np.full_like(departure_CG, np.sqrt(size))
-        weights = fit_weights(departure_CG, kernels, size * noise_C[rows], sizes_of(sets), further)
-        gene = sum(weight for name, weight in weights.kernels.items() if name != "offset")
-        weights = _with_departures(weights, sizes_of(sets), gene)
+        if weights is None:
+            weights = _weights(data, rest_CG, noise_C, size)
         noise_G = np.maximum(weights.noise * noise_G, _NOISE_FLOOR * size)
         overall = _mixed_covariance(data, weights.kernels)
         within = _mixed_covariance(data, weights.kernels, WITHIN) if data.n_settings > 1 else None
@@ -345,6 +352,7 @@ class Process:
             **parts,
             "exact": self.exact,
             **({"scale": self.scale_S.tolist()} if len(self.scale_S) > 1 else {}),
+            **({"released": self.released} if self.released else {}),
             **({} if self.sensitivity is None else {"sensitivity": self.sensitivity.power}),
             "noise": self.weights.noise,
             "unexplained": self.weights.nugget,
@@ -399,6 +407,33 @@ def _mixed_covariance(data: PriorData, weight_of: Mapping[str, float], prefix: s
         weight_of[prefix + "own"],
         float(sum(weights)),
     )
+
+
+def _weights(
+    data: PriorData, rest_CG: np.ndarray, noise_C: np.ndarray, size: float, released: Collection[str] = ()
+) -> EvidenceWeights:
+    """Weights by the evidence of the conditions (a fixed sample of many).
+
+    `size`: that of the sampling noise, (C,).
+    `released`: further similarities whose weight is not drawn to 0.
+    """
+    rows, further = sample(len(rest_CG)), set(data.further) - set(released)
+    sets, departure_CG = data.sets_of(rows), rest_CG[rows]
+    kernels = training_kernels(
+        sets, data.genes.among(sets), {name: part.among(sets) for name, part in data.further.items()}
+    )
+    if data.n_settings > 1:
+        # what every gene adds within a setting is the setting's level
+        setting_R = data.setting_C[rows]
+        same_RR = setting_R[:, None] == setting_R[None, :]
+        kernels |= {WITHIN + name: kernel * same_RR for name, kernel in kernels.items() if name != "offset"}
+        further |= {WITHIN + name for name in data.further}
+    if not departure_CG.any():
+        # nothing to explain: the evidence of noise alone, since that of zeros has no maximum
+        departure_CG = np.full_like(departure_CG, np.sqrt(size))
+    weights = fit_weights(departure_CG, kernels, size * noise_C[rows], sizes_of(sets), further)
+    gene = sum(weight for name, weight in weights.kernels.items() if name != "offset")
+    return _with_departures(weights, sizes_of(sets), gene)
 
 
 def _with_departures(weights: EvidenceWeights, size_C: np.ndarray, gene: float) -> EvidenceWeights:

@@ -124,10 +124,10 @@ def fit_to(pert_data: PertData, conditions: Sequence[Condition], inputs: PriorIn
             parts.append((inside, criterion_of(truth, clip=screen.nonnegative)))
 
     def in_settings(delta_UG: np.ndarray) -> np.ndarray:
-        error_U = np.empty(len(judged))
+        error_EU = np.empty((2, len(judged)))
         for rows, part in parts:
-            error_U[rows] = part(delta_UG[rows])
-        return error_U
+            error_EU[:, rows] = part(delta_UG[rows])
+        return error_EU
 
     return dataclasses.replace(fit_prior(data, in_settings, judged), inputs=inputs)
 
@@ -178,10 +178,10 @@ def go_similarity(
 
 
 def criterion_of(truth: Truth, *, clip: bool = True) -> Criterion:
-    """Error of predicted changes of U conditions, for choices among predictions, (U,); lower is better.
+    """Error of predicted changes of U conditions, for choices among predictions, (2, U); lower is better.
 
-    It is ``relative_error`` minus ``pearson_delta_ref`` of the decisive metrics: the size and the pattern of what is
-    specific to a perturbation. Block by block of conditions: small arrays stay in the cache.
+    Its rows are ``relative_error`` and minus ``pearson_delta_ref`` of the decisive metrics: the size and the pattern of
+    what is specific to a perturbation. Block by block of conditions: small arrays stay in the cache.
 
     `truth`: its reference is the train mean of each prediction, (U, G): mean of the conditions that it is made from,
         without the condition itself, since a mean that held it would be beaten by its own opposite.
@@ -193,14 +193,14 @@ def criterion_of(truth: Truth, *, clip: bool = True) -> Criterion:
     blocks = [(rows, truth.subset(rows)) for rows in slices]
 
     def criterion(delta_UG: np.ndarray) -> np.ndarray:
-        error_U = np.empty(len(delta_UG))
+        error_EU = np.empty((2, len(delta_UG)))
         for rows, block in blocks:
             predicted_RG = block.control_mean_G + delta_UG[rows]
             if clip:
                 np.maximum(predicted_RG, 0.0, out=predicted_RG)
             correlation_R = np.nan_to_num(pearson_delta_ref(predicted_RG, block))
-            error_U[rows] = relative_error(predicted_RG, block) - correlation_R
-        return error_U
+            error_EU[:, rows] = relative_error(predicted_RG, block), -correlation_R
+        return error_EU
 
     return criterion
 

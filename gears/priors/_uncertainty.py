@@ -15,11 +15,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from gears.core._intervals import LEVELS
 from gears.priors._kernels import AdditiveCovariance, GeneSimilarity, Omitted, settings_of, sizes_of
 from gears.priors._magnitude import Tendency, predicted_log_size
 from gears.priors._measured import Measured
@@ -53,6 +54,17 @@ class Uncertainty:
     held_level: float = 1.0
     """Share of the mean measured change that predictions hold. The error of the control mean is part of that change:
     what predictions hold of it is an error of changes, the rest one of means."""
+    widths: np.ndarray = field(default_factory=lambda: np.ones((2, len(LEVELS))))
+    """Width of the interval of each of :data:`gears.core._intervals.LEVELS` beside a Gaussian's, rows as
+    `exponents`, (2, L); 1 in files of earlier versions."""
+
+    def widths_of(self, sets: Sequence[Sequence[int]], measured: Measured | None = None) -> np.ndarray:
+        """Row of `widths` of each condition, (U, L); errors of measured ones are Gaussian."""
+        width_UL = self.widths[unseen(sets, self.covariance.overall.genes).astype(np.int64)]
+        if measured is not None:
+            width_UL[measured.rows(sets) >= 0] = 1.0
+        return np.asarray(width_UL)
+
     setting_S: np.ndarray | None = None
     """Factor on the variance of each setting; None for 1, as in files of earlier versions."""
 
@@ -151,6 +163,7 @@ class Uncertainty:
             ),
             "size": self.size.coefficient_T,
             "exponents": self.exponents,
+            "widths": self.widths,
         }
         if (omitted := covariance.overall.omitted) is not None:
             arrays |= {"omitted": omitted.variance_T, "count": omitted.count_T}
@@ -213,6 +226,7 @@ class Uncertainty:
             true_change,
             arrays.get("control"),
             float(arrays.get("held_level", 1.0)),
+            arrays.get("widths", np.ones((2, len(LEVELS)))),
             arrays.get("setting"),
         )
 

@@ -15,7 +15,6 @@ TERMS_OF = {
     "A": {"all", "rare", "common"}, "B": {"all", "rare"}, "C": {"all", "common", "single"},
     "D": {"all", "common"}, "E": {"all"},
 }  # fmt: skip
-PROTEASOME = r"PSM[AB]\d+"  # the core, whose subunits share a domain
 
 
 def by_hand(terms_of: dict[str, set[str]], first: str, second: str) -> float:
@@ -61,7 +60,7 @@ def test_packaged_similarity_is_the_formula(name):
 
 @pytest.mark.parametrize(
     ("name", "times", "pattern"),
-    [("go_ancestors", 30, r"RP[LS]\d+[AXYL]?\d?"), ("literature", 300, r"MED\d+"), ("domains", 100, PROTEASOME)],
+    [("go_ancestors", 30, r"RP[LS]\d+[AXYL]?\d?"), ("literature", 300, r"MED\d+")],
 )
 def test_subunits_of_a_complex_are_more_similar_than_random_genes(name, times, pattern):
     genes = knowledge_table(name).genes
@@ -80,7 +79,6 @@ def test_packaged_tables():
     assert shapes == {
         "go_ancestors": (18476, 18127, 852304),
         "literature": (25667, 255658, 798769),
-        "domains": (15671, 3206, 25597),
     }
     assert knowledge_table("literature") is knowledge_table("literature")
     largest = {name: np.bincount(knowledge_table(name).matrix.indices).max() for name in KNOWLEDGE}
@@ -97,8 +95,8 @@ def test_a_table_is_read_when_it_is_used():
         "sys.addaudithook(lambda event, args: event == 'open' and opened.add(str(args[0]).rpartition('/')[2]))\n"
         "from gears.graphs import knowledge_similarity\n"
         "assert not [name for name in opened if name.startswith('human')], opened\n"
-        "knowledge_similarity('domains', ['A2M'], ['A2M'])\n"
+        "knowledge_similarity('literature', ['A2M'], ['A2M'])\n"
         "tables = {name for name in opened if name.startswith('human')}\n"
-        "assert tables == {'human_domains.npz', 'human_go.npz'}, tables\n"
+        "assert tables == {'human_literature.npz', 'human_go.npz'}, tables\n"
     )
     subprocess.run([sys.executable, "-c", check], check=True, timeout=120)

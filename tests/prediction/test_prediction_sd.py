@@ -60,6 +60,28 @@ def test_it_is_the_prior_s(model, asked):
     assert predictions.cell_sd is None
 
 
+def test_intervals_of_every_level(model, asked, tmp_path):
+    predictions = model.predict(asked)
+    low_UG, high_UG = predictions.interval()
+    np.testing.assert_allclose((high_UG - low_UG) / 2, 1.6449 * predictions.sd_change, rtol=1e-3)
+    np.testing.assert_allclose((high_UG + low_UG) / 2, predictions.delta_UG, atol=1e-12)
+    halves = [np.subtract(*predictions.interval(level)[::-1]) for level in (0.3, 0.5, 0.9, 0.95, 0.97, 0.99, 0.999)]
+    assert (np.diff(halves, axis=0)[:, [0, 1, 3]] > 0).all()
+    assert not np.array(halves)[:, 2].any(), "the control is known"
+    low_UG, high_UG = predictions.interval(0.99, "expression")
+    assert low_UG.min() >= 0
+    assert ((predictions.expression_UG >= low_UG) & (predictions.expression_UG <= high_UG)).all()
+    top = predictions.top(1)
+    at = [predictions.gene_names.index(gene) for gene in top["gene"]]
+    for name, bound_UG in zip(("low", "high"), predictions.interval(0.95), strict=True):
+        np.testing.assert_allclose(top[name], bound_UG[np.arange(len(asked)), at])
+    model.save_model(tmp_path / "model")
+    again = GEARS.from_pretrained(tmp_path / "model").predict(asked)
+    np.testing.assert_allclose(again.interval(0.99), predictions.interval(0.99))
+    with pytest.raises(ValueError, match="level is 90"):
+        predictions.interval(90)
+
+
 @pytest.mark.parametrize("network_weight", [0.0, 0.4])
 def test_every_way_to_predict_has_it(model, asked, tmp_path, network_weight):
     model = weighted(model, network_weight)
@@ -71,6 +93,7 @@ def test_every_way_to_predict_has_it(model, asked, tmp_path, network_weight):
         read = anndata.read_h5ad(path) if path.suffix == ".h5ad" else anndata.read_zarr(path)
         assert set(read.layers) - {None} == {"delta", "sd", "sd_change", "p_changed"}
         np.testing.assert_allclose(read.layers["sd"], predictions.sd, rtol=1e-5)
+        np.testing.assert_allclose(read.obsm["interval_widths"], predictions.width_UL, rtol=1e-5)
     genes = [condition.genes[0] for condition in predictions.conditions[:2]]
     pairs = pd.concat(model.predict_all_pairs(genes, values="sd"))
     np.testing.assert_allclose(pairs.to_numpy(), model.predict(["+".join(genes)]).sd, rtol=1e-5)

@@ -159,7 +159,7 @@ def test_files_of_earlier_versions_with_a_prior_of_each_setting_are_read():
     target_SG = np.random.default_rng(3).normal(size=(N_CONTEXTS, N_GENES))
     column_P = np.arange(N_NODES)
     common = {"trained": arrays["trained"], "column": column_P, "slopes": prior.slope_K}
-    common |= {"mean": np.zeros(N_GENES), "mean_only": np.zeros_like(prior.mean_only_K)}
+    common |= {"mean": np.zeros(N_GENES), "mean_only": np.zeros_like(prior.mean_share_K)}
     pooled = {name: arrays[name] for name in (*similar, "offset", "shared", "coefficient", "scalars")}
     pooled |= common | {"target": np.zeros(N_GENES)}
     former = {f"pooled_{name}": array for name, array in pooled.items()}

@@ -8,6 +8,7 @@ import pytest
 from scipy import sparse
 
 from gears.priors import FittedPrior, GenePrior, GeneSimilarity, PriorData, fit_prior
+from gears.priors import _process as process
 from gears.priors._source import vector_similarity
 
 UNSEEN_PAIRS = [(0, 13), (2, 9), (4, 7), (1, 8), (3, 5), (6, 9)]
@@ -163,6 +164,88 @@ def test_a_gain_that_may_be_chance_gives_up_new_genes_only(make_data, n_pairs, t
     gain_C = 0.05 + 4 * (-1.0) ** np.arange(len(data.sets))
     fitted = fit_prior(data, lambda left_out_CG: np.where(np.isclose(left_out_CG, means_CG).all(axis=1), -gain_C, 0.0))
     assert bool(fitted.prior.report["mean_only"]) is taken
+
+
+def released_screen(noise: float) -> tuple[PriorData, list[tuple[int, ...]], np.ndarray]:
+    """70 of 90 genes perturbed alone: half do nothing, the others follow groups that the annotation does not know."""
+    rng = np.random.default_rng(3)
+    groups = np.arange(90) // 6
+    similar_PP = np.where(groups[:, None] == groups, 0.9, 0.0) + 0.1 * np.eye(90)
+    effect_PG = np.linalg.cholesky(similar_PP) @ rng.standard_normal((90, 40)) * (rng.random(90) < 0.5)[:, None]
+    trained = np.sort(rng.permutation(90)[:70])
+    sets = tuple((int(node),) for node in trained)
+    delta_CG = effect_PG[trained] + noise * rng.standard_normal((70, 40))
+    genes, groups_known = (
+        GeneSimilarity(trained, sparse.csr_matrix(table[:, trained])) for table in (np.eye(90), similar_PP)
+    )
+    data = PriorData(
+        sets, delta_CG, np.full(40, 50 * noise**2), np.full(70, 50.0), np.ones(40), np.full(90, -1), genes,
+        {"groups": groups_known},
+    )  # fmt: skip
+    others = [(node,) for node in range(90) if node not in trained]
+    return data, others, effect_PG[[nodes[0] for nodes in others]]
+
+
+def test_a_similarity_that_the_evidence_holds_back_is_taken_where_it_predicts(monkeypatch):
+    data, others, true_UG = released_screen(0.3)
+    held = {"groups": 1e-6}
+    fit_weights = process.fit_weights
+
+    def hold_back(*args):  # the evidence says that the groups are nothing, unless their weight is let go
+        found = fit_weights(*args)
+        return dataclasses.replace(found, kernels=dict(found.kernels) | held) if "groups" in args[-1] else found
+
+    monkeypatch.setattr(process, "fit_weights", hold_back)
+    prior = fitted_to(data).prior
+    assert prior.report["released"] == "groups"
+    assert np.corrcoef(prior(others).ravel(), true_UG.ravel())[0, 1] > 0.4
+    few = dataclasses.replace(data, sets=data.sets[:50], delta_CG=data.delta_CG[:50], n_C=data.n_C[:50])
+    assert "released" not in fitted_to(few).prior.report
+    unlike = dataclasses.replace(data, delta_CG=data.delta_CG[np.random.default_rng(0).permutation(70)])
+    assert "released" not in fitted_to(unlike).prior.report
+
+
+def test_single_huge_changes_are_cut_where_others_are_better_predicted_without(make_data):
+    data = make_data(n_pairs=30)
+    data = dataclasses.replace(data, column_P=np.full_like(data.column_P, -1))
+    assert not fitted_to(data).prior.report["cut"]
+    rng = np.random.default_rng(0)
+    huge_CG = 20 * rng.standard_normal(data.delta_CG.shape) * (rng.random(data.delta_CG.shape) < 0.05)
+    spoilt = dataclasses.replace(data, delta_CG=data.delta_CG + huge_CG)
+
+    others = [nodes for nodes in UNSEEN_PAIRS if nodes not in data.sets]
+    wanted_UG = fitted_to(data).prior(others)
+
+    def error_of(prior: GenePrior) -> float:
+        return float(np.square(prior(others) - wanted_UG).mean())
+
+    # judged by the changes that are not huge
+    fitted = fit_prior(spoilt, plain_error(data))
+    assert fitted.prior.report["cut"]
+    uncut = fit_prior(spoilt, lambda left_out_CG: np.zeros(len(left_out_CG))).prior
+    assert not uncut.report["cut"]
+    assert error_of(fitted.prior) < 0.5 * error_of(uncut)
+
+
+def test_new_genes_are_not_predicted_with_a_larger_error_than_the_mean(make_data):
+    data = make_data(n_pairs=0)
+    data = dataclasses.replace(data, column_P=np.full_like(data.column_P, -1))
+    means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
+
+    def criterion(left_out_CG: np.ndarray) -> np.ndarray:
+        # what departs from the mean is wrong in size and right in pattern
+        departs = 1.0 - np.isclose(left_out_CG, means_CG).all(axis=1)
+        return np.stack([0.01 * departs, -0.5 * departs])
+
+    prior = fit_prior(data, criterion).prior
+    assert prior.report["share_of_mean"] == {"one new gene": 0.9}
+    assert prior.report["slope"] == {"one new gene": 1.0}
+    again = GenePrior.from_arrays(prior.arrays(), prior.report)
+    new = [(10,), (11,)]
+    np.testing.assert_allclose(again(new), prior(new))
+    whole = dataclasses.replace(prior, mean_share_K=np.zeros_like(prior.mean_share_K))
+    mean_G = data.delta_CG.mean(axis=0)
+    np.testing.assert_allclose(prior(new) - mean_G, 0.1 * (whole(new) - mean_G), atol=1e-12)
 
 
 def test_one_cell_conditions_and_constant_genes(make_data):

@@ -8,6 +8,7 @@ import pytest
 from scipy import sparse
 from scipy.stats import spearmanr
 
+from gears.core._intervals import half_width, sd_factor
 from gears.priors import GenePrior, GeneSimilarity, PriorData, fit_prior
 from gears.priors._calibration import LEVEL
 from gears.priors._kernels import target_cells
@@ -100,6 +101,26 @@ def test_intervals_of_data_from_the_process_hold_what_they_say(seeds):
         assert of_means == pytest.approx(LEVEL, abs=0.02), name
         # errors of pairs are smaller than the noise of the means that they are calibrated on
         assert of_truth == pytest.approx(LEVEL, abs=0.06 if name == "pairs" else 0.02), name
+
+
+def test_intervals_of_errors_with_long_tails_hold_at_every_level():
+    inside = {level: [] for level in (0.5, 0.8, 0.9, 0.95, 0.99)}
+    gaussian = {level: [] for level in inside}
+    for seed in range(2):
+        # conditions differ in how far they are from what their genes say: a mixture of narrow and wide errors
+        data, others, true_UG = screen_of(seed, alike=0.2, noise=0.02)
+        rng = np.random.default_rng(seed)
+        tails_CG, tails_UG = (rng.standard_t(2.5, shape.shape) for shape in (data.delta_CG, true_UG))
+        data = dataclasses.replace(data, delta_CG=data.delta_CG + tails_CG)
+        prior = fitted_to(data)
+        error_UG, sd_UG = errors(prior, others, true_UG + tails_UG)
+        for level, shares in inside.items():
+            of_level_UG = float(half_width(level)) * sd_UG
+            gaussian[level].append((np.abs(error_UG) <= of_level_UG).mean())
+            shares.append((np.abs(error_UG) <= sd_factor(level, prior.widths(others)) * of_level_UG).mean())
+    for level, shares in inside.items():
+        assert np.mean(shares) == pytest.approx(level, abs=0.025), level
+    assert np.mean(gaussian[0.5]) > 0.54
 
 
 def test_scales_of_genes_follow_their_errors_where_most_conditions_are_known_but_for_noise():

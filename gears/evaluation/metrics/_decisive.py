@@ -13,13 +13,14 @@ from functools import partial
 
 import numpy as np
 
+from gears.core._intervals import half_width
 from gears.core._numbers import unit_rows
 from gears.evaluation._rows import TIE, changes, mean_rows, pearson_rows, place_among, weighted_rows
 from gears.evaluation.metrics._published import CORRELATION, POSITIVE, SHARE, sign_distance
 from gears.evaluation.metrics._registry import register_table
 from gears.evaluation.metrics.differential import FALSE_DISCOVERY_RATE
 from gears.evaluation.truth import Truth
-from gears.evaluation.uncertainty import half_width, interval_score
+from gears.evaluation.uncertainty import interval_score
 
 PERCENTS = (5, 10, 20)
 """Recall of hits is reported for the first 5, 10 and 20 % of the perturbations."""
