@@ -26,6 +26,7 @@ from gears.priors._kernels import (
 )
 from gears.priors._magnitude import Magnitude
 from gears.priors._measured import Measured
+from gears.priors._residual import Residual
 from gears.priors._uncertainty import Uncertainty
 
 Sets = Sequence[Sequence[int]]
@@ -135,6 +136,8 @@ class GenePrior:
         versions.
     elsewhere
         What is said of settings without training conditions; None in files of earlier versions.
+    of_others
+        What other screens add for genes that training does not perturb, or None.
     basis
         What the regression was made from, which explains predictions; None of very many conditions, of one alone, and
         in files of earlier versions.
@@ -157,6 +160,7 @@ class GenePrior:
     carries_singles: bool = True
     scale: np.ndarray | None = None
     elsewhere: Elsewhere | None = None
+    of_others: Residual | None = None
     basis: Basis | None = None
 
     @cached_property
@@ -214,6 +218,8 @@ class GenePrior:
         is_mean_U = mean_only_U & (size_U > 0)
         summed_UG[is_mean_U] = self._means(sets)[is_mean_U]
         change_UG = slope_U[:, None] * summed_UG + self.own_changes(sets)
+        if self.of_others is not None:
+            change_UG += self.of_others(sets)
         return change_UG if self.measured is None else self.measured.insert(sets, change_UG)
 
     def _means(self, sets: Sets) -> np.ndarray:
@@ -369,6 +375,8 @@ class GenePrior:
         if self.magnitude is not None:
             options = [self.magnitude.offset, self.magnitude.own, self.magnitude.similar]
             arrays |= {"factor": np.array(options), "factor_coefficient": self.magnitude.coefficient_T}
+        if self.of_others is not None:
+            arrays |= {"others": self.of_others.nodes_N, "others_change": self.of_others.change_NG.astype(np.float16)}
         if self.head is not None:
             arrays |= {f"{_HEAD}{name}": array for name, array in self.head.arrays().items()}
         if self.basis is not None:
@@ -431,8 +439,8 @@ class GenePrior:
             basis = Basis.from_arrays(basis_arrays, uncertainty.covariance, measured.sets)
         return cls(
             overall, arrays["column"], target_SG, mean_SG, within, n_kinds, slope_K, mean_only_K, magnitude,
-            network_weight, dict(report or {}), uncertainty, head, measured, bool(carries),
-            arrays.get("scale"), elsewhere, basis,
+            network_weight, dict(report or {}), uncertainty, head, measured, bool(carries), arrays.get("scale"),
+            elsewhere, Residual.from_arrays(arrays, n_genes), basis,
         )  # fmt: skip
 
 
