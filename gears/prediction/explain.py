@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gears.priors._prior import GenePrior
 
 HEAD, NETWORK, CLIPPED = "correction network", "network", "no expression below 0"
-OF_OTHERS = "change in other screens"
 COLUMNS = ("part", "condition", "similarity", "group", "cells", "weight", "share", "without")
 _COMMON = dict.fromkeys((OFFSET, SHARED, MEAN), "what conditions share")
 _LEAST_SHARE = 0.005  # of a group in the text
@@ -160,8 +159,6 @@ def _steps(
     steps = dict(found.steps)
     without_head_G = prior.without_head([nodes])[0]
     prior_G = prior([nodes])[0]
-    if prior.of_others is not None:
-        steps[OF_OTHERS] = without_head_G - found.change_RG.sum(axis=0) - sum(steps.values())
     more = {HEAD: prior_G - without_head_G, NETWORK: unclipped_G - prior_G, CLIPPED: change_G - unclipped_G}
     has = {HEAD: prior.head is not None, NETWORK: prior.network_weight > 0, CLIPPED: bool(more[CLIPPED].any())}
     return steps | {name: step_G for name, step_G in more.items() if has[name]}

@@ -18,7 +18,8 @@ from gears.priors._prior import GenePrior, slopes_of_targets
 
 OFFSET, SHARED, FACTOR, SLOPE, TARGET = "offset", "shared", "factor for several genes", "slope", "on-target"
 MEAN = "mean of the training conditions"
-STEPS = (OFFSET, SHARED, FACTOR, MEAN, SLOPE, TARGET)
+OTHERS = "effects of other screens"  # that the weighted sum of training conditions does not hold
+STEPS = (OFFSET, SHARED, FACTOR, MEAN, SLOPE, TARGET, OTHERS)
 MEASURED = "measured"
 """Link of a condition with its own measurement, and of a single with what it shows beyond the effect of its gene."""
 
@@ -220,6 +221,8 @@ def _add_steps(parts: _Sum, prior: GenePrior, nodes: Sequence[int], kind: int) -
     parts.steps[SLOPE] = (slope - 1) * parts.total_G
     of_targets_K = slopes_of_targets(slope_K, len(prior.target_SG))
     parts.steps[TARGET] = of_targets_K[kind] * prior._targets([nodes])[0]
+    if prior.of_others is not None:
+        parts.steps[OTHERS] = prior.of_others([nodes])[0]
     return factor * slope, share * slope if share < 1 else 0.0
 
 

@@ -190,7 +190,7 @@ def fit_residual(
         gain = _Gain.of(change_RG, rest_RG)
         tried_CG = left_out_CG.copy()
         tried_CG[rows] += gain.without(change_RG, rest_RG) * change_RG
-        better = (criterion(left_out_CG[judged]) - criterion(tried_CG[judged]))[at]
+        better = np.atleast_2d(criterion(left_out_CG[judged]) - criterion(tried_CG[judged])).sum(axis=0)[at]
         if better.mean() <= _SURE * better.std(ddof=1) / np.sqrt(len(better)):
             continue
         left_out_CG = tried_CG

@@ -128,10 +128,10 @@ def refitted(prior: GenePrior, row: int) -> GenePrior:
     return dataclasses.replace(prior, overall=overall, within=tuple(within), measured=measured, mean_SG=mean_SG)
 
 
-@pytest.mark.parametrize("mean_only", [False, True], ids=["sum", "mean"])
-def test_removing_a_condition_changes_what_a_refit_says(fitted, mean_only):
+@pytest.mark.parametrize("share", [0.0, 0.4, 1.0], ids=["sum", "some of the mean", "mean"])
+def test_removing_a_condition_changes_what_a_refit_says(fitted, share):
     data, prior = fitted
-    prior = dataclasses.replace(prior, mean_only_K=np.full(5, mean_only))
+    prior = dataclasses.replace(prior, mean_share_K=np.full(5, share))
     unmeasured = [nodes for nodes in queries(data) if prior.measured.rows([nodes])[0] < 0]
     for row in (0, len(data.sets) - 1):
         again = refitted(prior, row)
