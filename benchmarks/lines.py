@@ -124,7 +124,8 @@ def _mcfaline_splits(screen: PertData, seeds: tuple[int, ...]) -> dict[str, list
             others = sorted(one.name for one in labels if one.context != line)
             for seed in seeds:
                 order = np.random.default_rng(seed).permutation(here).tolist()
-                parts = {"train": others + order[:n_known], "val": [], "test": order[-4:]}
+                known = order[:n_known] + others  # the prior is fitted to training and validation conditions
+                parts = {"train": known[:-1], "val": known[-1:], "test": order[-4:]}
                 splits[f"{n_known} own conditions"].append({"split": "custom", "split_dict": parts})
     return splits
 
@@ -134,7 +135,7 @@ def _scores(screen: PertData, split: dict[str, Any]) -> pd.DataFrame:
     model = GEARS(screen, device="cpu")
     model.model_initialize(hidden_size=8, mask_target=True)
     model.train(epochs=0, verbose=False, evaluate_test=False)
-    values = model.evaluate("test", baselines=["train_mean"])
+    values = model.evaluate("test", baselines=["train_mean"], name="model")
     assert values is not None
     return values
 
@@ -148,11 +149,12 @@ def _against_train_mean(values: pd.DataFrame) -> Iterator[dict[str, Any]]:
             continue
         mean, model = (wide[names.index(name)].to_numpy() for name in ("train_mean", "model"))
         sign = 1.0 if get_metric(metric).higher_is_better else -1.0
-        mean = np.nan_to_num(mean)
-        gain_U = (sign * (np.nan_to_num(model) - mean))[np.isfinite(model)]
-        low, high = interval(resampled_means(model[np.isfinite(model)]))
+        is_known_U = np.isfinite(model)
+        mean, model = np.nan_to_num(mean[is_known_U]), model[is_known_U]
+        low, high = interval(resampled_means(model))
+        gain_U = sign * (model - mean)
         gain, verdict = gained(gain_U)
         yield {
-            "metric": metric, "model": f"{np.nanmean(model):.3f} ({low:.3f}, {high:.3f})",
+            "metric": metric, "model": f"{model.mean():.3f} ({low:.3f}, {high:.3f})",
             "train mean": float(np.mean(mean)), "gain": gain, "is": verdict, "conditions": len(gain_U),
         }  # fmt: skip

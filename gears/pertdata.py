@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from gears.data._published import CellGraphs
     from gears.data.checks._report import ScreenReport
     from gears.graphs._annotation import GeneAnnotation
+    from gears.graphs._effects import GeneEffects
 
 logger = logging.getLogger(__name__)
 
@@ -250,6 +251,21 @@ class PertData(Shown):
         is_gene = self.annotation.resolve
         screen = prepare_screen(adata, folder, skip_calc_de=skip_calc_de, is_gene=is_gene, **processing)
         self._take(screen, drop_unmapped)
+
+    def effects(self, context: str | None = None) -> GeneEffects:
+        """Effects of perturbing single genes, of all of the screen's cells: evidence for other screens.
+
+        ``pert_data.effects().save("k562.npz")`` writes a file of some megabytes that
+        ``train(effects_of="k562.npz")`` of another model reads.
+
+        Parameters
+        ----------
+        context
+            One of several contexts; by default their mean (:meth:`gears.graphs.GeneEffects.of_screen`).
+        """
+        from gears.graphs._effects import GeneEffects
+
+        return GeneEffects.of_screen(self.whole_screen, context)
 
     @classmethod
     def from_adata(

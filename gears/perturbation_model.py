@@ -15,7 +15,7 @@ from gears.core._options import takes
 from gears.evaluation.verdict import verdict_table
 from gears.gears import GEARS
 from gears.pertdata import PertData
-from gears.training.options import TrainCall
+from gears.training.options import TrainCall, TrainOptions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,6 +62,9 @@ class PerturbationModel(Shown):
         Folder of the prepared screen; by default a temporary one.
     network
         Options of :meth:`gears.GEARS.model_initialize`, such as ``{"hidden_size": 32}``.
+    effects_of, similarities
+        Screens or tables with effects of the same genes elsewhere, and knowledge about genes by name: evidence for
+        every :meth:`train` and :meth:`cross_validate` of this model, which take them, too (docs/evidence.md).
     **processing
         Further options of :class:`gears.data.ProcessingOptions` (cell_type_key, gene_key, min_cells, style, ...) and of
         :meth:`gears.PertData.from_adata` (gene2go, verbose, ...).
@@ -98,8 +101,13 @@ class PerturbationModel(Shown):
         device: str | torch.device | None = None,
         folder: str | Path | None = None,
         network: Mapping[str, Any] | None = None,
+        effects_of: Any = None,
+        similarities: Any = None,
         **processing: Any,
     ) -> None:
+        sources = {"effects_of": effects_of, "similarities": similarities}
+        self._sources = {name: source for name, source in sources.items() if source is not None}
+        TrainOptions(**self._sources)  # raises for missing files before the screen is prepared
         if folder is None:
             folder = tempfile.mkdtemp(prefix="gears-")
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -122,7 +130,7 @@ class PerturbationModel(Shown):
     @takes(TrainCall)
     def train(self, options: TrainCall) -> TrainResult:
         """Train; see :meth:`gears.GEARS.train`. The result shows the scores of the held-out test conditions."""
-        return self.gears.train(**options.given())
+        return self.gears.train(**{**self._sources, **options.given()})
 
     def predict(self, perturbations: Iterable[Query], **where: Any) -> AnnData:
         """Predicted mean expression under each perturbation, such as ``["KLF1+AHR", "CEBPA"]``.
@@ -196,7 +204,7 @@ class PerturbationModel(Shown):
 
     def cross_validate(self, folds: int = 5, **options: Any) -> Any:
         """Predict every condition by a model that has not seen it (:meth:`gears.GEARS.cross_validate`)."""
-        return self.gears.cross_validate(folds, **options)
+        return self.gears.cross_validate(folds, **{**self._sources, **options})
 
     def suggest(self, n: int = 10, **options: Any) -> pd.DataFrame:
         """The n perturbations to measure next (:func:`gears.design.suggest`)."""
@@ -240,6 +248,7 @@ class PerturbationModel(Shown):
         """
         if adata is None:
             model = cls.__new__(cls)
+            model._sources = {}
             model.gears = GEARS.from_pretrained(path, **options)
             return model
         model = cls(adata, **options)

@@ -230,7 +230,7 @@ class CommandParser(ArgumentParser):
             if several_words and _is_list(hint):
                 group.add_argument(_option(name), nargs="+", type=str, default=list(default), help=text)
                 continue
-            self._hints[name] = hint = str | None if hint is Any else hint
+            self._hints[name] = hint = str | None if hint is Any else _without_any(hint)
             if _kinds(hint) & _LISTS and not _is_list(hint):
                 text += "; several: [A,B]"
             if hint is bool and name.startswith("no_"):
@@ -307,6 +307,12 @@ def _kinds(hint: Any) -> set[Any]:
     """The types that a type hint admits, without what is in lists and tuples."""
     members = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
     return {typing.get_origin(member) or member for member in members}
+
+
+def _without_any(hint: Any) -> Any:
+    """A union without the objects that a command line cannot name."""
+    members = typing.get_args(hint)
+    return typing.Union[tuple(one for one in members if one is not Any)] if Any in members else hint  # noqa: UP007
 
 
 def add_switch(place: Any, option: str, text: str, *, default: bool | None = True) -> None:

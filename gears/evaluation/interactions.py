@@ -236,8 +236,8 @@ def predict_interaction(
         msg = f"a genetic interaction is one of two different genes; found {pair.name!r}"
         raise ValueError(msg)
     first, second = list(combo) if not isinstance(combo, str | Condition) else pair.genes
-    singles = [Condition((gene,), pair.context, pair.kind) for gene in (first, second)]
-    predictions = model.predict([*singles, pair], clip=False)
+    alone = [Condition((gene,), pair.context, pair.kind) for gene in (first, second)]
+    predictions = model.predict([*alone, pair], clip=False)
     if len({condition.genes for condition in predictions.conditions}) == 1:
         msg = f"a genetic interaction is one of two different genes; {first} and {second} are names of one gene"
         raise ValueError(msg)

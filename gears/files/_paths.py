@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,34 @@ def need_files(options: Any, names: Iterable[str], builtin: Collection[str] = ()
         value = getattr(options, name)
         if isinstance(value, str | Path) and value not in builtin:
             object.__setattr__(options, name, str(need_file(value, name)))
+
+
+def named_sources(given: Any, what: str) -> dict[str, Any]:
+    """Sources by name, from one, a list or a mapping of names; a path must exist."""
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        sources = {str(name): source for name, source in given.items()}
+    else:
+        sources = {}
+        for source in given if isinstance(given, list | tuple) else [given]:
+            name = _name_of(source)
+            sources[name if name not in sources else f"{name} {len(sources) + 1}"] = source
+    for name, source in sources.items():
+        if not name.strip():
+            msg = f"{what} has an entry without a name; give each a name"
+            raise ValueError(msg)
+        if isinstance(source, str | Path):
+            need_file(source, what)
+    return sources
+
+
+def _name_of(source: Any) -> str:
+    if isinstance(source, str | Path):
+        name = user_path(source).name
+        return name.partition(".")[0] or name
+    folder = getattr(source, "dataset_path", None) or getattr(source, "folder", None)
+    return "another screen" if folder is None else Path(folder).name
 
 
 def existing_file(path: str | os.PathLike[str], what: str = "file") -> Path:

@@ -112,14 +112,6 @@ class GeneEmbedding:
         """Plain arrays for an npz file that :meth:`of` reads."""
         return {"names": pack(self.names), "values": self.values}
 
-    def rows_of(self, nodes: Sequence[str], resolve: Callable[[str], str | None] = lambda name: None) -> np.ndarray:
-        """Row of each node, also under another name of the gene, -1 where it has no vector, (P,) int64."""
-        index = {name: row for row, name in enumerate(self.names)}
-        by_symbol = {resolve(name): row for row, name in enumerate(self.names)}
-        by_symbol.pop(None, None)
-        found = [index.get(node, by_symbol.get(resolve(node) or node, -1)) for node in nodes]
-        return np.array(found, dtype=np.int64)
-
     def graph(
         self,
         nodes: Sequence[str],
@@ -139,7 +131,7 @@ class GeneEmbedding:
         """
         check_selection(threshold, k)
         order = name_order(tuple(nodes))
-        row = self.rows_of([nodes[i] for i in order], resolve)
+        row = rows_of(self.names, [nodes[i] for i in order], resolve)
         at = np.flatnonzero(row >= 0)
         if not len(at):
             msg = (
@@ -171,7 +163,7 @@ class GeneEmbedding:
         The leading principal components over the nodes (zeros beyond them), scaled to a mean squared length of
         1, which is the longest that the network's tables keep.
         """
-        row = self.rows_of(nodes, resolve)
+        row = rows_of(self.names, nodes, resolve)
         at = np.flatnonzero(row >= 0)
         start_PH = np.full((len(nodes), size), np.nan)
         if not len(at):
@@ -185,6 +177,17 @@ class GeneEmbedding:
         start_PH[at] = 0.0
         start_PH[at, : scores_NK.shape[1]] = scores_NK / scale if scale > 0 else 0.0
         return start_PH
+
+
+def rows_of(
+    names: Sequence[str], nodes: Sequence[str], resolve: Callable[[str], str | None] = lambda name: None
+) -> np.ndarray:
+    """Row of each node among some names, also under another name of the gene, -1 where it has none, (P,) int64."""
+    index = {name: row for row, name in enumerate(names)}
+    by_symbol = {resolve(name): row for row, name in enumerate(names)}
+    by_symbol.pop(None, None)
+    found = [index.get(node, by_symbol.get(resolve(node) or node, -1)) for node in nodes]
+    return np.array(found, dtype=np.int64)
 
 
 def _from_file(path: Path, names: Any, key: str | None) -> GeneEmbedding:

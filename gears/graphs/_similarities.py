@@ -25,6 +25,7 @@ from scipy import sparse
 from gears.core._registry import Registry
 from gears.files._cache import cached_arrays
 from gears.files.formats import content_hash
+from gears.graphs._effects import NodeEffects
 from gears.graphs._embeddings import embedding_of
 from gears.graphs._knowledge import KNOWLEDGE, knowledge_table, term_vectors
 from gears.graphs._profiles import control_profiles
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 EMBEDDINGS = "embeddings"
 """Name of the table that the network's perturbation embedding starts from."""
+EFFECTS = "effects in "
+"""Begins the names of similarities by effects of other screens."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +46,8 @@ class PriorInputs:
 
     tables: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Rows of numbers for the P nodes of the perturbation graph by name, (P, H) each; NaN where a node has none."""
+    effects: Mapping[str, NodeEffects] = field(default_factory=dict)
+    """Effects of other screens by the name of their similarity."""
 
     @classmethod
     def of(cls, pert_data: PertData, hidden_size: int, pert_embedding: Any) -> PriorInputs:
@@ -53,9 +58,28 @@ class PriorInputs:
         start_PH = embedding_of(pert_embedding).start(nodes, hidden_size, pert_data.annotation.resolve)
         return cls({EMBEDDINGS: start_PH})
 
+    def stored(self, store: Callable[[dict[str, np.ndarray]], str]) -> dict[str, dict[str, str] | None]:
+        """The sources as files, from which another process reads the same to the bit."""
+        effects = {name.removeprefix(EFFECTS): store(one.table.exact()) for name, one in self.effects.items()}
+        tables = {name: store({"rows": rows}) for name, rows in self.tables.items() if name != EMBEDDINGS}
+        return {"effects_of": effects or None, "similarities": tables or None}
+
+    @property
+    def has_sources(self) -> bool:
+        """Whether there is more than gene embeddings."""
+        return bool(self.record())
+
+    def record(self) -> dict[str, str]:
+        """Content hash of each source by the name of its similarity."""
+        of_tables = {name: content_hash(table) for name, table in self.tables.items() if name != EMBEDDINGS}
+        return {name: effects.table.content_hash for name, effects in self.effects.items()} | of_tables
+
     @cached_property
     def content_hash(self) -> str:
-        return content_hash(*(part for entry in sorted(self.tables.items()) for part in entry))
+        tables = (part for entry in sorted(self.tables.items()) for part in entry)
+        return content_hash(
+            *tables, *(f"{name}: {one.table.content_hash}" for name, one in sorted(self.effects.items()))
+        )
 
     @property
     def start_PH(self) -> np.ndarray | None:

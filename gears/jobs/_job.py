@@ -35,7 +35,7 @@ from gears.graphs._similarities import PriorInputs
 from gears.model._folder import ModelParts, check_replaceable
 from gears.model.config import ModelOptions
 from gears.pertdata import PertData, PertDataOptions
-from gears.training._fitting import Seconds, TrainResult, fitted_prior, trains_network
+from gears.training._fitting import Seconds, TrainResult, fitted_prior, trains_network, with_sources
 from gears.training._head import prepare_head
 from gears.training._run_folder import check_resumed, check_unused
 from gears.training._validation import check_monitor
@@ -135,6 +135,7 @@ class TrainingJob:
         with seconds.of("graphs"):
             parts = self.model(pert_data, device="cpu").parts
             assert parts is not None
+            parts = with_sources(parts, pert_data, self.options)
             if trains_network(self.options, parts.config):
                 _ = parts.go, parts.coexpress  # into the cache, where the workers read them
         assert self.options.save_path is not None
@@ -176,9 +177,9 @@ class TrainingJob:
         seconds.include(result.seconds)
         trained, table = GEARS(pert_data, device=result.devices[0]), None
         trained.load_pretrained(result.save_path)
-        parts = trained._need_model()  # embeddings are not saved; a baseline of the table uses them
+        parts = trained._need_model()  # sources are not saved; the table's folds and a baseline of it use them
         inputs = PriorInputs.of(pert_data, self.network.hidden_size, self.network.pert_embedding)
-        trained.parts = dataclasses.replace(parts, inputs=inputs)
+        trained.parts = with_sources(dataclasses.replace(parts, inputs=inputs), pert_data, self.options)
         if self.options.evaluate_test and not result.stopped:
             with seconds.of("evaluation"):
                 table = trained.report_test(verbose=self.options.verbose)
@@ -200,7 +201,9 @@ class TrainingJob:
         if nodes.gene2go is not None and not isinstance(nodes.gene2go, str | Path):
             gene2go = stored(annotation_from(nodes.gene2go).arrays(), folder)
             nodes = dataclasses.replace(nodes, gene2go=gene2go)
-        return dataclasses.replace(self, network=dataclasses.replace(network, **files), nodes=nodes)
+        sources: dict[str, Any] = parts.inputs.stored(lambda arrays: stored(arrays, folder))
+        options = dataclasses.replace(self.options, **sources)
+        return dataclasses.replace(self, network=dataclasses.replace(network, **files), nodes=nodes, options=options)
 
 
 def check_devices(n_gpus: int | None, gpu_ids: GpuIds, device: DeviceLike) -> None:

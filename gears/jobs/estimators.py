@@ -12,6 +12,7 @@ from gears.core._numbers import clipped
 from gears.evaluation._scoring import Predicted
 from gears.gears import GEARS, on_split
 from gears.graphs._similarities import PriorInputs
+from gears.graphs._sources import with_sources
 from gears.model._folder import check_names, check_scale
 from gears.model.config import ModelOptions
 from gears.priors._source import prior_of
@@ -115,6 +116,8 @@ class PriorEstimator:
     network
         Arguments of :meth:`gears.GEARS.model_initialize`, of which the prior reads `pert_embedding` and `hidden_size`
         (to how many numbers embeddings of more are brought).
+    effects_of, similarities
+        As for :meth:`gears.GEARS.train`.
     clip
         Set negative predictions to zero; by default where the screen has no negative values.
     refit
@@ -126,11 +129,14 @@ class PriorEstimator:
         pert_data: PertData,
         *,
         network: Mapping[str, Any] | None = None,
+        effects_of: Any = None,
+        similarities: Any = None,
         clip: bool | None = None,
         refit: bool = True,
     ) -> None:
         self.pert_data, self.clip = pert_data, clip
         self.network = dict(network or {})
+        self.effects_of, self.similarities = effects_of, similarities
         self.fitted_parts: tuple[str, ...] = ("train", "val") if refit else ("train",)
         self.prior: GenePrior | None = None
 
@@ -140,6 +146,7 @@ class PriorEstimator:
         pert_data.use_split(split)
         options = ModelOptions.from_mapping(self.network)
         inputs = PriorInputs.of(pert_data, options.hidden_size, options.pert_embedding)
+        inputs = with_sources(inputs, pert_data, self.effects_of, self.similarities)
         fitted = prior_of(pert_data, self.fitted_parts, inputs)
         if fitted is None:
             msg = f"the split has no perturbed condition in {' and '.join(self.fitted_parts)} to fit the prior to"

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gears.priors._kernels import NAMES, GeneSimilarity, Similarity, settings_of
+
+if TYPE_CHECKING:
+    from gears.graphs._effects import NodeEffects
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,8 @@ class PriorData:
         Column of each node among the measured genes, -1 where it is not measured.
     further
         More similarities by name, to the same trained nodes.
+    effects
+        Effects of other screens by the name of their similarity.
     n_control
         Control cells, of each setting (S,) where there are several; infinite where their mean is exact.
     groups
@@ -50,6 +56,7 @@ class PriorData:
     column_P: np.ndarray
     genes: GeneSimilarity
     further: Mapping[str, Similarity] = field(default_factory=dict)
+    effects: Mapping[str, NodeEffects] = field(default_factory=dict)
     n_control: float | np.ndarray = math.inf
     groups: np.ndarray | None = None
     n_kinds: int = 1

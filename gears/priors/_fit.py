@@ -20,6 +20,7 @@ from gears.priors._kernels import KINDS, N_KINDS, NEW_KINDS, NEW_ONE, NEW_SEVERA
 from gears.priors._magnitude import fit_magnitude
 from gears.priors._measured import Measured
 from gears.priors._new_settings import filled
+from gears.priors._other_screens import fit_residual, with_effects
 from gears.priors._prior import Effects, GenePrior, slopes_of_targets
 from gears.priors._process import Process, Regression, levels
 
@@ -76,11 +77,16 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     rest_CG = data.delta_CG - targets.toarray()
     if len(data.sets) < 2 or not rest_CG.any():  # nothing tells what conditions share from what is their own
         return _mean_only(data, target_SG, share_K)
+    data = with_effects(data, lambda some, rows: Process.of(some, rest_CG[rows]).overall)
     process, *released = Process.tried(data, rest_CG)
     further = [one for other in released for one in _candidates(other, rest_CG, target_SG, CANDIDATE_MARGIN)]
     if (cut_CG := _without_huge(data, rest_CG)) is not None:
         further += _candidates(Process.of(data, cut_CG), cut_CG, target_SG, CUT_MARGIN)
     found = _Chosen.of(process, target_SG, targets, criterion, judged, further=further)
+    of_others, left_out_CG, effects_report = fit_residual(
+        data, found.left_out_CG, found.choice.kind_C, criterion, np.arange(len(data.sets)) if judged is None else judged
+    )
+    found = dataclasses.replace(found, left_out_CG=left_out_CG)
     candidate, choice = found.candidate, found.choice
     certainty = candidate.regression.certainty()
     uncertainty = found.uncertainty(targets, certainty)
@@ -96,10 +102,12 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
         "carried": elsewhere.carry,
         **choice.report(),
         "sd": uncertainty.report(),
+        **({"effects_of": effects_report} if data.effects else {}),
     }
     prior = dataclasses.replace(
         candidate.prior, slope_K=choice.slope_K, mean_share_K=choice.mean_share_K, uncertainty=uncertainty,
         report=report, measured=found.measured(targets, uncertainty), elsewhere=elsewhere,
+        of_others=of_others,
     )  # fmt: skip
     others = np.setdiff1d(np.arange(data.n_settings), prior.trained_settings)
     if len(others):

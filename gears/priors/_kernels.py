@@ -130,13 +130,13 @@ class ComputedSimilarity:
         """Similarity of all nodes to the trained ones, CSR (P, T), computed block by block."""
         starts = range(0, self.n_nodes, _ROWS)
         blocks = (np.arange(start, min(start + _ROWS, self.n_nodes)) for start in starts)
-        rows = [sparse.csr_matrix(self._rows(nodes, self.trained_T)) for nodes in blocks]
+        rows = [sparse.csr_matrix(self.rows(nodes, self.trained_T)) for nodes in blocks]
         return sparse.csr_matrix(sparse.vstack(rows, format="csr"))
 
     def among(self, sets: Sequence[Sequence[int]]) -> GeneSimilarity:
         """Similarity to the trained nodes that occur in some sets; rows of other nodes are empty."""
         used = self.trained_T[np.isin(self.trained_T, [node for nodes in sets for node in nodes])]
-        rows = sparse.coo_matrix(self._rows(used, used))
+        rows = sparse.coo_matrix(self.rows(used, used))
         place = (used[rows.row], rows.col)
         return GeneSimilarity(used, sparse.csr_matrix((rows.data, place), shape=(self.n_nodes, len(used))))
 
@@ -145,7 +145,8 @@ class ComputedSimilarity:
         similar = self.among(sets)
         return bool(similar.similar_PT.nnz > len(similar.trained_T))
 
-    def _rows(self, nodes_A: np.ndarray, nodes_T: np.ndarray) -> np.ndarray:
+    def rows(self, nodes_A: np.ndarray, nodes_T: np.ndarray) -> np.ndarray:
+        """Similarity of two lists of nodes, (A, T), 1 for a node with itself."""
         similar_AT = np.asarray(self.between(nodes_A, nodes_T), dtype=np.float64)
         same_A, same_T = np.nonzero(nodes_A[:, None] == nodes_T[None, :])
         similar_AT[same_A, same_T] = 1.0

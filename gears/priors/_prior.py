@@ -25,6 +25,7 @@ from gears.priors._kernels import (
 )
 from gears.priors._magnitude import Magnitude
 from gears.priors._measured import Measured
+from gears.priors._residual import Residual
 from gears.priors._uncertainty import Uncertainty
 
 Sets = Sequence[Sequence[int]]
@@ -134,6 +135,8 @@ class GenePrior:
         versions.
     elsewhere
         What is said of settings without training conditions; None in files of earlier versions.
+    of_others
+        What other screens add for genes that training does not perturb, or None.
     """
 
     overall: Effects
@@ -153,6 +156,7 @@ class GenePrior:
     carries_singles: bool = True
     scale: np.ndarray | None = None
     elsewhere: Elsewhere | None = None
+    of_others: Residual | None = None
 
     @cached_property
     def trained_settings(self) -> np.ndarray:
@@ -210,6 +214,8 @@ class GenePrior:
         if share_U1.any():
             summed_UG = (1 - share_U1) * summed_UG + share_U1 * self._means(sets)
         change_UG = slope_U[:, None] * summed_UG + self.own_changes(sets)
+        if self.of_others is not None:
+            change_UG += self.of_others(sets)
         return change_UG if self.measured is None else self.measured.insert(sets, change_UG)
 
     def _means(self, sets: Sets) -> np.ndarray:
@@ -374,6 +380,8 @@ class GenePrior:
         if self.magnitude is not None:
             options = [self.magnitude.offset, self.magnitude.own, self.magnitude.similar]
             arrays |= {"factor": np.array(options), "factor_coefficient": self.magnitude.coefficient_T}
+        if self.of_others is not None:
+            arrays |= {"others": self.of_others.nodes_N, "others_change": self.of_others.change_NG.astype(np.float16)}
         if self.head is not None:
             arrays |= {f"{_HEAD}{name}": array for name, array in self.head.arrays().items()}
         if self.uncertainty is not None:
@@ -433,7 +441,7 @@ class GenePrior:
         return cls(
             overall, arrays["column"], target_SG, mean_SG, within, n_kinds, slope_K, mean_share_K, magnitude,
             network_weight, dict(report or {}), uncertainty, head, Measured.from_arrays(arrays), bool(carries),
-            arrays.get("scale"), elsewhere,
+            arrays.get("scale"), elsewhere, Residual.from_arrays(arrays, n_genes),
         )  # fmt: skip
 
 

@@ -84,6 +84,7 @@ def prior_data(pert_data: PertData, conditions: Sequence[Condition], inputs: Pri
         columns_of(pert_data),
         go_similarity(annotation, names, nodes),
         further_similarities(pert_data, nodes, inputs),
+        inputs.effects,
         n_control,
         np.array([numbers[group] for group in groups], dtype=np.int64),
         n_kinds,
@@ -134,9 +135,10 @@ def fit_to(pert_data: PertData, conditions: Sequence[Condition], inputs: PriorIn
 def further_similarities(
     pert_data: PertData, nodes: Sequence[Sequence[int]], inputs: PriorInputs
 ) -> dict[str, ComputedSimilarity]:
-    """Those of :data:`SIMILARITIES` that say something about the conditions' genes, by name."""
+    """Those of :data:`SIMILARITIES` and of the inputs that say something about the conditions' genes, by name."""
     decide = [nodes[row] for row in sample(len(nodes)).tolist()]
     tables = {name: table_of(pert_data, inputs) for name, table_of in SIMILARITIES.items()}
+    tables |= {name: table for name, table in inputs.tables.items() if name not in tables}
     similarities = {name: vector_similarity(table, nodes) for name, table in tables.items() if table is not None}
     return {name: similarity for name, similarity in similarities.items() if similarity.is_informative(decide)}
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
-from gears.core._messages import count
+from gears.core._messages import count, shorten
 from gears.core._numbers import clipped
 from gears.core._options import anything, list_of_names, option, options, switch, text
 from gears.data.splits._split import PARTS, Split
@@ -140,6 +140,11 @@ def _table_of_folds(pert_data: PertData, parts: ModelParts, options: EvaluateCal
     if parts.prior is None or parts.uses_network:
         msg = f"part={FOLDS!r} needs a model whose predictions come from the prior alone; use cross_validate()"
         raise ValueError(msg)
+    if parts.provenance.get("sources") and not parts.inputs.has_sources:
+        sources = shorten(parts.provenance["sources"])
+        logger.warning(
+            "the model was trained with %s, which the folds do not have: it is better than they say", sources
+        )
     if options.report is not None:
         check_report_folder(options.report, "report")
     conditions = perturbed_conditions(pert_data, tuple(part for part in PARTS if part in split.parts))

@@ -32,6 +32,7 @@ from gears.evaluation.compare import CompareOptions, Comparison, compare
 from gears.evaluation.intervals import summary_table
 from gears.evaluation.verdict import closing_frame, footnotes, short_table
 from gears.files._paths import link_target, user_path
+from gears.graphs._sources import with_sources as read_sources
 from gears.model._folder import ModelParts, is_model, save_model
 from gears.model.network import GEARSNetwork, begin_at_zero
 from gears.prediction.predictions import Predictions
@@ -101,6 +102,7 @@ class Fit:
         self.options = self.given.with_defaults(None if loader is None else loader.batch_size)
         self.choice: NetworkWeight | None = None  # None where there is no prior
         self.run: RunResult
+        self.parts = with_sources(self.parts, self.pert_data, self.given)
         path = self.given.save_path
         self.run_path = None if path is None else run_path(path, resume=self.given.resume)
 
@@ -327,6 +329,14 @@ def fitted_prior(pert_data: PertData, parts: ModelParts, options: TrainOptions) 
     if options.prior is None or parts.config.no_perturb:
         return None
     return prior_of(pert_data, inputs=parts.inputs)
+
+
+def with_sources(parts: ModelParts, pert_data: PertData, options: TrainOptions) -> ModelParts:
+    """The model whose prior reads the sources that the options name, and whose record holds their content hashes."""
+    if options.effects_of is None and options.similarities is None and not parts.inputs.has_sources:
+        return parts
+    inputs = read_sources(parts.inputs, pert_data, options.effects_of, options.similarities)
+    return dataclasses.replace(parts, inputs=inputs, provenance={**parts.provenance, "sources": inputs.record()})
 
 
 @dataclass

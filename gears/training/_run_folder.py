@@ -240,10 +240,11 @@ def _different_splits(there: Split | None, here: Split | None) -> str:
 
 def _identity(parts: ModelParts) -> dict[str, Any]:
     """Short values that identify a model."""
+    sources = ", ".join(f"{name} ({key[:8]})" for name, key in parts.provenance.get("sources", {}).items())
     identity = {"screen": str(parts.provenance.get("screen_hash", ""))[:16]}
     for name, graph in (("perturbation graph", parts.go), ("co-expression graph", parts.coexpress)):
         identity[name] = f"{graph.edge_index.shape[1]} edges ({content_hash(graph.edge_index, graph.weight)[:8]})"
-    return identity | parts.config.to_dict()
+    return identity | {"sources of the prior": sources or "none"} | parts.config.to_dict()
 
 
 def _differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 
 from gears.core._options import Needs, Options, anything, number, one_of, option, options, switch, text, whole
-from gears.files._paths import user_path
+from gears.files._paths import named_sources, user_path
 from gears.training._loggers import LOGGERS, check_loggers
 from gears.training._schedules import LR_SCALINGS, SCHEDULES
 
@@ -90,6 +90,12 @@ class TrainOptions(Options):
         help="""auto: fit a Gaussian-process prior to the training conditions; a network is trained on its residuals,
         and the network's weight beside the prior chosen on the validation conditions. prior=None trains the network
         alone, as published""")
+    effects_of: str | list[Any] | dict[str, Any] | Any | None = option(None, anything(), needs=_PRIOR,
+        help="""other screens of the same genes, or tables of effects (gears effects writes one), which tell what genes
+        are alike here and what unseen ones do: one, a list, or names with sources (docs/evidence.md)""")
+    similarities: dict[str, Any] | None = option(None, anything(), needs=_PRIOR,
+        help="""knowledge about genes by name: tables of edges (STRING, ...) or a vector of each gene (embeddings), each
+        a similarity in the prior with a weight by evidence""")
     refit: bool = option(True, switch(), needs=_PRIOR,
         help="with network weight 0, fit the prior again to the training and validation conditions at the end")
     schedule: str | None = option(None, one_of(list(SCHEDULES)).or_none(_BY_OBJECTIVE), fixed=True,
@@ -166,6 +172,8 @@ class TrainOptions(Options):
         names = (self.loggers,) if isinstance(self.loggers, str) else tuple(self.loggers or ())
         object.__setattr__(self, "loggers", tuple(dict.fromkeys(names)))
         check_loggers(self.loggers, has_folder=self.save_path is not None)
+        for name in ("effects_of", "similarities"):
+            named_sources(getattr(self, name), name)  # raises for missing files
         if self.epochs == 0 and self.prior is None:
             msg = "epochs=0 fits the prior alone, but prior=None has none; give at least 1 epoch, or prior='auto'"
             raise ValueError(msg)
@@ -182,6 +190,10 @@ class TrainOptions(Options):
             if getattr(self, name) and self.save_path is None:
                 msg = f"{name}=True {why} save_path; give save_path"
                 raise ValueError(msg)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Values by name; sources of the prior may be objects."""
+        return {name: getattr(self, name) for name in self.names()}
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:

@@ -60,8 +60,8 @@ WRONG: dict[str, list[Any]] = {
     "verbose": ["loud"],
     "evaluate_test": ["no"],
 }
-# A name of a metric is looked up with the screen (see below), the rest is free text.
-CANNOT_BE_WRONG = {"monitor", "save_path", "project", "name"}
+# A name of a metric is looked up with the screen (see below), sources are read with it, the rest is free text.
+CANNOT_BE_WRONG = {"monitor", "save_path", "project", "name", "effects_of", "similarities"}
 
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ({"use_amp": True, "dtype": "float64"}, "omit one of them"),
@@ -82,6 +82,8 @@ NO_EFFECT: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"ema_decay": 0.5}, {}),
     ({"eta_min": 0.1, "schedule": "constant"}, {}),
     ({"refit": False, "prior": None}, {}),
+    ({"effects_of": {"other": 1}, "prior": None}, {}),
+    ({"similarities": {"other": 1}, "prior": None}, {}),
     ({"lr_scaling": "linear"}, {}),
     ({"check_replicas": True}, {}),
     ({"keep_last": 3}, {}),
