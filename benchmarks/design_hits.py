@@ -28,7 +28,7 @@ from gears import GEARS, Condition, PertData
 from gears.data.splits._split import perturbed_in
 from gears.design import interactions_table
 from gears.design._interactions import MARGIN
-from gears.design.hits import Scorer, TrueChanges
+from gears.design.hits import Scorer
 from gears.design.reverse import similarity
 from gears.plotting import image_bytes, new_figure
 from gears.plotting._curves import rate_calibration
@@ -95,7 +95,7 @@ def hit_rates(data: PertData, truth: SimulatedTruth, model: GEARS, held: Sequenc
     size = float(np.quantile(np.abs(true_UG), 0.95))
     found = []
     is_other_UG = np.array([[gene not in one.genes for gene in names] for one in held])
-    true_changes = TrueChanges.of(model.parts, predictions)
+    true_changes = predictions.true_changes()
     for sign in (1, -1):
         found.append(readouts("gene", true_changes.beyond(sign * size), sign * true_UG > size, is_other_UG))
     rng, signatures, sizes = np.random.default_rng(0), [], []
@@ -117,7 +117,7 @@ def hit_rates(data: PertData, truth: SimulatedTruth, model: GEARS, held: Sequenc
 
 def probability(model: GEARS, predictions: Predictions, readout: Any, threshold: float) -> np.ndarray:
     """Of a hit, for each condition."""
-    return Scorer.of(readout, threshold, tuple(predictions.gene_names))(model.parts, predictions)[2]
+    return Scorer.of(readout, threshold, tuple(predictions.gene_names))(predictions)[2]
 
 
 def departure_table(data: PertData, truth: SimulatedTruth, model: GEARS, pairs: Sequence[Condition]) -> pd.DataFrame:

@@ -80,6 +80,8 @@ JOBS = {
     "design": Job("design.replay_of_aims", "what suggested experiments teach, replayed", "hours", ONE),
     "design_hits": Job("design_hits.calibration_of_hits", "probabilities and scores of hits", "an hour",
                        ONE | {"folds": 3}),
+    "explained": Job("explained.explained", "what predictions rest on, and probabilities of change", "half an hour",
+                     ONE | {"folds": 2, "pairs": 1}),
     "network": Job("network.network", "the network alone, the prior, its head, and all together", "hours",
                    ONE | {"kinds": ("products",), "most_folds": 1}),
     "network_cases": Job("network.network_cases", "promises of the network: planted, remainders, null, silent ...",

@@ -43,6 +43,7 @@ from gears.model.config import CustomGraphs, ModelConfig, ModelOptions
 from gears.model.network import GEARSNetwork
 from gears.prediction import _stream as stream
 from gears.prediction._controls import with_controls
+from gears.prediction.explain import Explanation, explain
 from gears.prediction.predictions import Predictions, requested_conditions
 from gears.report.of_model import EvaluateCall, evaluate_model
 from gears.training._fitting import Fit, Seconds, TrainResult, cross_validated
@@ -415,6 +416,16 @@ class GEARS(Shown):
             parts, context = with_controls(parts, controls, context)  # type: ignore[arg-type]
         where: Any = {"context": context, "perturbation_type": perturbation_type}
         return stream.predict(network, parts, pert_list, clip=clip, chunk=chunk, **where)
+
+    def explain(
+        self, condition: str | Sequence[str] | Condition, genes: str | Iterable[str] | None = None, n: int = 10
+    ) -> Explanation:
+        """Which training conditions a prediction rests on (``docs/explain.md``), for some genes or all.
+
+        `n` parts of single conditions are listed, the others are summed. ValueError for a model without a prior, or
+        one fitted to more than 3,000 conditions, which does not keep them.
+        """
+        return explain(*self._predictor(), condition, genes, n)
 
     def pairs(self, genes: Iterable[str] | None = None) -> list[Condition]:
         """Every pair of some genes once, for :meth:`predict_to_file`; by default of those perturbed in training."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
     from anndata import AnnData
 
+    from gears.prediction.explain import Explanation
     from gears.prediction.predictions import Predictions
     from gears.training._fitting import TrainResult
 
@@ -165,6 +166,10 @@ class PerturbationModel(Shown):
     def top(self, condition: Query, n: int = 20) -> pd.DataFrame:
         """The n genes that change most under a perturbation (:meth:`gears.prediction.Predictions.top`)."""
         return self.predictions([condition]).top(n)
+
+    def explain(self, condition: Query, genes: str | Iterable[str] | None = None, n: int = 10) -> Explanation:
+        """Which training conditions a prediction rests on (:meth:`gears.GEARS.explain`)."""
+        return self.gears.explain(condition, genes, n)
 
     def plot(self, condition: Query, **options: Any) -> Any:
         """Draw a measured condition's cells beside its prediction, and the predicted changes of any other.

@@ -31,7 +31,6 @@ from gears.conditions import Condition
 from gears.core._messages import count
 from gears.data.screen._prepared import PreparedScreen
 from gears.design._interactions import interactions_table
-from gears.design.hits import TrueChanges
 from gears.evaluation.baselines._base import make_baseline
 from gears.evaluation.interactions import observed_interactions, predicted_interactions
 from gears.evaluation.intervals import difference_table
@@ -43,8 +42,9 @@ from gears.plotting._style import deliver, figure_of, in_notebook
 from gears.prediction.predictions import Predictions
 
 __all__ = [
-    "coverage_curve", "delta_heat_map", "embedding", "error_against_spread", "gene_changes", "go_neighbourhood",
-    "interaction_map", "interaction_volcano", "method_differences", "plot_perturbation", "predicted_vs_true",
+    "coverage_curve", "delta_heat_map", "embedding", "error_against_spread", "evidence", "gene_changes",
+    "go_neighbourhood", "interaction_map", "interaction_volcano", "method_differences", "plot_perturbation",
+    "predicted_vs_true",
     "prediction_figure", "rate_calibration", "replay_curve", "training_curves", "volcano",
 ]  # fmt: skip
 
@@ -366,13 +366,20 @@ def rate_calibration(model: AnyModel, /, threshold: float = 0.2, conditions: Que
     """
     gears, predictions = _predicted_all(model, conditions)
     predictions.to_frame("sd")  # an error where there is none
-    probability = TrueChanges.of(gears._need_model(), predictions).beyond(threshold).ravel()
+    probability = predictions.true_changes().beyond(threshold).ravel()
     true_UG, _ = _measured(gears, predictions.conditions)
     is_hit = (true_UG > threshold if threshold > 0 else true_UG < threshold).ravel()
     table = pd.DataFrame({"readout": "gene", "p": probability, "hit": is_hit})
     bins = table.groupby(["readout", np.minimum((10 * probability).astype(int), 9)])
     table = bins.agg(expected=("p", "mean"), observed=("hit", "mean"), n=("hit", "size")).reset_index()
     return (table[table["n"] >= 20],), {}
+
+
+@_scanpy_like(plotting.evidence)
+def evidence(model: AnyModel, /, condition: Query, *, genes: str | Iterable[str] | None = None, n: int = 10) -> Call:
+    """What a prediction rests on: the share of training conditions and of the steps of the model (`GEARS.explain`)."""
+    found = gears_of(model).explain(condition, genes, n)
+    return (found.table,), {"title": f"{found.condition.name}: what the prediction rests on"}
 
 
 @_scanpy_like(plotting.replay_curve)

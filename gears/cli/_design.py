@@ -50,6 +50,8 @@ def suggest_parser() -> CommandParser:
     parser.add_argument("--aim", default="information", help="information, effect or interaction")
     text = "file of conditions whose predictions are to become certain; default: the candidates (--aim information)"
     parser.add_argument("--targets", help=text)
+    text = "conditions whose predictions are to become certain, such as AHR+KLF1, or KLF1+* for all pairs of KLF1"
+    parser.add_argument("--for", dest="for_conditions", nargs="+", type=str, default=[], help=text)
     _add_readout(parser)
     parser.add_argument("--threshold", type=float, help="change of log expression that is a hit, for --aim effect")
     parser.add_argument("--costs", help="CSV of candidates and their costs; 1 for others")
@@ -70,6 +72,7 @@ def run_suggest(arguments: list[str]) -> None:
         suggest(
             model, _candidates(options, model), options.n, options.aim, targets=targets, readout=readout,
             threshold=options.threshold, costs=costs, measured=_measured(options),
+            for_conditions=options.for_conditions or None,
         ),
     )  # fmt: skip
 

@@ -55,6 +55,42 @@ def predict_parser() -> CommandParser:
     return parser
 
 
+EXPLAIN_EPILOG = """examples:
+  gears explain models/run1 AHR+KLF1                       over all genes
+  gears explain models/run1 AHR+KLF1 --genes HBG1 HBB --n 20
+  gears explain models/run1 AHR+KLF1 --output parts.csv
+"""
+
+
+def explain_parser() -> CommandParser:
+    """Options of ``gears explain``."""
+    text = "Which training conditions a prediction rests on, with which weight and share."
+    parser = CommandParser("explain", "MODEL CONDITION", text, EXPLAIN_EPILOG)
+    parser.add_argument("model", metavar="MODEL", help="folder of the model")
+    parser.add_argument("condition", metavar="CONDITION", help="a perturbation, such as KLF1 or AHR+KLF1")
+    parser.add_argument("--genes", nargs="+", type=str, default=[], help="genes to explain; default: all")
+    parser.add_argument("--n", type=int, default=10, help="parts of single training conditions to list")
+    parser.add_argument("--output", help="write the table to this CSV file")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT")
+    return parser
+
+
+def run_explain(arguments: list[str]) -> None:
+    """Explain one prediction."""
+    options = explain_parser().parse(arguments)
+    output = None if options.output is None else check_output(user_path(options.output), options.overwrite)
+    from gears.files.formats import write_text
+    from gears.gears import GEARS
+
+    model = GEARS.from_pretrained(options.model, device="cpu")
+    found = model.explain(options.condition, options.genes or None, options.n)
+    if output is not None:
+        write_text(output, found.table.to_csv(index=False))
+    value = {"condition": found.condition.name, "text": found.text, "n_effective": found.n_effective}
+    rows = found.table.astype(object).where(found.table.notna(), None).to_dict("records")
+    show(options, value | {"rows": rows}, str(found))
+
+
 def run_predict(arguments: list[str]) -> None:
     """Load the model, predict, and print or write."""
     options = predict_parser().parse(arguments)

@@ -26,6 +26,7 @@ COMMANDS = {  # in the order of use
     "effects": ("_effects", "write a screen's effects of single genes as a table for other trainings"),
     "train": ("_train", "train a model on a screen, with one or several GPUs or CPU processes"),
     "predict": ("_predict", "predict the expression after perturbing genes, with a trained model"),
+    "explain": ("_predict", "say which training conditions a prediction rests on"),
     "genes": ("_predict", "list the genes that a trained model can perturb"),
     "suggest": ("_design", "choose the perturbations to measure next"),
     "hits": ("_design", "rank perturbations by the probability that a gene, a signature or everything moves"),

@@ -20,7 +20,8 @@ from gears.jobs.ensemble import Ensemble
 from gears.model._folder import ModelParts
 from gears.prediction._information import SOURCES, source_of_genes
 from gears.prediction._stream import candidate_genes, chunk_size, stream
-from gears.prediction.predictions import Predictions, nodes_of
+from gears.prediction.predictions import Predictions
+from gears.prediction.predictions import sets_of as predictions_sets_of
 
 logger = logging.getLogger(__name__)
 
@@ -140,10 +141,7 @@ def has_settings(parts: ModelParts) -> bool:
 
 def sets_of(parts: ModelParts, conditions: Sequence[Condition]) -> Sequence[Sequence[int]]:
     """Nodes of conditions, with context and type where the model has several settings."""
-    nodes = nodes_of(conditions, parts.pert_names)
-    if parts.contexts is None or not has_settings(parts):
-        return nodes
-    return parts.contexts.node_sets(conditions, nodes)
+    return predictions_sets_of(conditions, parts.pert_names, parts.contexts)
 
 
 def all_pairs(genes: Model | Iterable[str]) -> Iterator[Condition]:

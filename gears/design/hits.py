@@ -24,7 +24,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtr
 
 from gears.conditions import FEWEST_COMBINATIONS, Condition
 from gears.core._intervals import half_width
@@ -43,10 +42,9 @@ from gears.design._candidates import (
     with_excluded,
 )
 from gears.model._folder import ModelParts
+from gears.prediction._true_changes import beyond
 from gears.prediction.predictions import Predictions
-from gears.priors._kernels import CORRELATED_GENES, sizes_of, target_cells
-from gears.priors._uncertainty import unseen
-from gears.priors.true_change import MEASURED, group_of
+from gears.priors._kernels import CORRELATED_GENES
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +106,7 @@ def _median_effect_size(model: Model) -> float:
     """Median effect size of the conditions that the model is fitted to."""
     parts = parts_of(model)
     blocks = predicted(model, fitted_conditions(parts))
-    square_U = np.concatenate([TrueChanges.of(parts, block).mean_square()[0] for block in blocks])
+    square_U = np.concatenate([block.true_changes().mean_square()[0] for block in blocks])
     threshold = float(np.median(np.sqrt(square_U)))
     logger.info("threshold %.3g: the median effect size of %s", threshold, count(len(square_U), "fitted condition"))
     return threshold
@@ -120,7 +118,7 @@ def probabilities(model: Model, candidates: Candidates, scorer: Scorer) -> pd.Da
     parts, start = parts_of(model), 0
     for predictions in predicted(model, candidates):
         block = slice(start, start + len(predictions))
-        mean_C[block], sd_C[block], probability_C[block] = scorer(parts, predictions)
+        mean_C[block], sd_C[block], probability_C[block] = scorer(predictions)
         is_assumed_C[block] = is_assumed(parts, predictions.conditions)
         is_own_C[block] = [scorer.gene in condition.genes for condition in predictions.conditions]
         start = block.stop
@@ -167,65 +165,6 @@ def ranked(table: pd.DataFrame, is_assumed_C: np.ndarray) -> pd.DataFrame:
     score = np.full(len(table), np.nan)
     score[is_known] = expected_rate(table["probability"].to_numpy()[is_known])
     return table.assign(fdr_score=score)
-
-
-@dataclass(frozen=True)
-class TrueChanges:
-    """What true changes of U conditions may be: absent, or Gaussian.
-
-    Attributes
-    ----------
-    absent_UG
-        Probability that a gene does not change.
-    mean_UG, sd_UG
-        Mean and standard deviation of its change if it does.
-    """
-
-    absent_UG: np.ndarray
-    mean_UG: np.ndarray
-    sd_UG: np.ndarray
-
-    @classmethod
-    def of(cls, parts: ModelParts, predictions: Predictions, columns: np.ndarray | slice = slice(None)) -> TrueChanges:
-        """Of some genes, by the prior of a model; where it has none, or an older one, the predictions' Gaussian."""
-        assert predictions.sd is not None
-        change_UG, sd_UG = predictions.delta_UG[:, columns], predictions.sd[:, columns]
-        uncertainty = None if parts.prior is None else parts.prior.uncertainty
-        if uncertainty is None or uncertainty.true_change is None:
-            return cls(np.zeros_like(sd_UG), change_UG, sd_UG)
-        assert parts.prior is not None
-        sets = sets_of(parts, predictions.conditions)
-        is_own_UG = np.zeros(predictions.sd.shape, dtype=bool)
-        is_own_UG[target_cells(sets, parts.prior.column_P)] = True
-        groups = group_of(sizes_of(sets), unseen(sets, uncertainty.covariance.overall.genes))
-        if parts.prior.measured is not None:
-            groups = np.where(parts.prior.measured.rows(sets) < 0, groups, MEASURED)
-        true_change = uncertainty.true_change.of_genes(columns)
-        return cls(*true_change(groups, change_UG, sd_UG, is_own_UG[:, columns]))
-
-    def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of each change, (U, G) each."""
-        there_UG = 1 - self.absent_UG
-        return there_UG * self.mean_UG, np.sqrt(there_UG * (self.sd_UG**2 + self.absent_UG * self.mean_UG**2))
-
-    def beyond(self, limit: float) -> np.ndarray:
-        """Probability that each change is above the limit, or below a negative one, (U, G)."""
-        return (1 - self.absent_UG) * beyond(self.mean_UG, self.sd_UG, limit, limit > 0)
-
-    def mean_square(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean squared change over genes, and its standard deviation where all errors go together, (U,) each."""
-        there_UG, square_UG, variance_UG = 1 - self.absent_UG, self.mean_UG**2, self.sd_UG**2
-        second_UG = there_UG * (square_UG + variance_UG)
-        fourth_UG = there_UG * (square_UG**2 + 6 * square_UG * variance_UG + 3 * variance_UG**2)
-        sd_UG = np.sqrt(np.maximum(fourth_UG - second_UG**2, 0.0))
-        return second_UG.mean(axis=1), sd_UG.mean(axis=1)
-
-
-def beyond(mean: np.ndarray, sd: np.ndarray, limit: float, rises: bool = True) -> np.ndarray:
-    """Probability that a Gaussian value is above the limit, or below it where it does not rise."""
-    distance = (mean - limit) if rises else (limit - mean)
-    size = np.divide(distance, sd, out=np.sign(distance) * np.inf, where=sd > 0)
-    return np.asarray(ndtr(np.nan_to_num(size, nan=-np.inf)))
 
 
 def expected_rate(probability_C: np.ndarray) -> np.ndarray:
@@ -275,13 +214,13 @@ class Scorer:
         gene = gene_names[named[0]] if len(named) == 1 else ""
         return cls(weight_G, threshold, threshold > 0, gene)
 
-    def __call__(self, parts: ModelParts, predictions: Predictions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def __call__(self, predictions: Predictions) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Mean and standard deviation of x, and the probability that it is a hit, (U,) each."""
         if self.weight_G is None:
-            mean_U, sd_U = TrueChanges.of(parts, predictions).mean_square()
+            mean_U, sd_U = predictions.true_changes().mean_square()
         else:
             used = np.flatnonzero(self.weight_G)
-            changes = TrueChanges.of(parts, predictions, used)
+            changes = predictions.true_changes(used)
             mean_UG, sd_UG = changes.moments()
             mean_U, sd_U = mean_UG @ self.weight_G[used], sum_sd(sd_UG, self.weight_G[used])
             if len(used) == 1:

@@ -47,6 +47,7 @@ from gears.design._candidates import (
     with_excluded,
 )
 from gears.design._interactions import departures
+from gears.design._targets import informing_conditions, wanted_conditions
 from gears.design.hits import Readout, Scorer, probabilities
 from gears.jobs.ensemble import Ensemble
 from gears.model._folder import ModelParts
@@ -74,6 +75,7 @@ def suggest(
     threshold: float | None = None,
     costs: Mapping[str, float] | pd.Series | None = None,
     measured: Entries = (),
+    for_conditions: Entries | None = None,
 ) -> pd.DataFrame:
     """Choose the n perturbations to measure next.
 
@@ -99,14 +101,18 @@ def suggest(
     measured
         Conditions that were measured since the model was trained: they are excluded, and "information" counts what they
         tell, with the noise of an average training condition.
+    for_conditions
+        For "information": what would change these predictions? A condition or several; "KLF1+*" means all pairs of
+        KLF1 with genes perturbed in training. As `targets`, and the candidates are by default the conditions
+        themselves, their genes alone and in pairs, and the genes expressed in the screen.
 
     Returns
     -------
     pd.DataFrame
         One row per chosen candidate, best first: ``rank``, ``condition``, ``cost``, and for "information" ``gain`` (by
-        which share of its present value the mean variance of the targets falls with this candidate) and ``remaining``
-        (the share that is left after it); else the columns of the aim's table. Excluded candidates with reasons are in
-        ``attrs["excluded"]``.
+        which share of its present value the mean variance of the targets falls with this candidate), ``remaining``
+        (the share that is left after it) and ``sd`` (its root: the standard deviation that is left, as a share); else
+        the columns of the aim's table. Excluded candidates with reasons are in ``attrs["excluded"]``.
 
     Raises
     ------
@@ -119,6 +125,13 @@ def suggest(
     if aim not in AIMS:
         raise ValueError(unknown_name("aim", aim, AIMS))
     n = whole_number("n", n)
+    if for_conditions is not None:
+        if targets is not None:
+            msg = "targets= and for_conditions= both say which predictions are to become certain; give one of them"
+            raise ValueError(msg)
+        need_sd(model)
+        targets = wanted_conditions(model, for_conditions)
+        candidates = informing_conditions(model, targets) if candidates is None else candidates
     _check_arguments(aim, targets, readout, threshold)
     need_sd(model)
     parts = parts_of(model)
@@ -222,9 +235,10 @@ def _by_information(
         row = int(np.argmax(np.where(is_free_C, gain_C / cost_C, -np.inf)))
         is_free_C[row] = False
         search.choose(row, gain_C[row])
-        shares = gain_C[row] / present, max(search.target_variance, 0.0) / present
+        remaining = max(search.target_variance, 0.0) / present
+        shares = gain_C[row] / present, remaining, np.sqrt(remaining)
         records.append((rank, candidates.condition(row).name, cost_C[row], *shares))
-    return pd.DataFrame(records, columns=["rank", "condition", "cost", "gain", "remaining"])
+    return pd.DataFrame(records, columns=["rank", "condition", "cost", "gain", "remaining", "sd"])
 
 
 def _report_alike(gain_C: np.ndarray) -> None:

@@ -21,6 +21,7 @@ from gears.core._options import Options, list_of_names, option, options, switch,
 from gears.core._progress import followed
 from gears.data.splits._split import subgroup_names
 from gears.evaluation._fitted import Setting, by_setting, settings_of
+from gears.evaluation._reasons import OTHER, reasons
 from gears.evaluation.metrics._registry import ALL, DEFAULT, EVERY, condition_metrics, get_metric, set_metrics
 from gears.evaluation.truth import MAX_CELLS, ScreenCells, Truth
 
@@ -150,11 +151,11 @@ def score(
     -------
     pd.DataFrame
         Columns ``condition``, ``subgroup``, ``n_cells``, ``method``, ``metric``, ``value`` (NaN where undefined),
-        ``effect_size`` and ``cell_number`` (which third of the conditions, :data:`STRATA`); with split-half repeats
-        also ``scaled`` (the condition's part in the mean scaled score over all conditions) and what it is made of:
-        ``half_value``, ``half_floor`` (train mean), ``half_ceiling`` (other half); for screens with several
-        settings also ``context`` and ``perturbation_type``. ``attrs["alike"]`` are methods whose predictions hardly
-        differ between conditions.
+        ``reason`` (why it is), ``effect_size`` and ``cell_number`` (which third of the conditions, :data:`STRATA`);
+        with split-half repeats also ``scaled`` (the condition's part in the mean scaled score over all conditions) and
+        what it is made of: ``half_value``, ``half_floor`` (train mean), ``half_ceiling`` (other half); for screens with
+        several settings also ``context`` and ``perturbation_type``. ``attrs["alike"]`` are methods whose
+        predictions hardly differ between conditions.
 
     Raises
     ------
@@ -258,10 +259,11 @@ def _scores(
         predicted.mean_UG, truth, single, sd_UG=predicted.sd_UG, mask_target=options.mask_target
     )
     labels = [condition.name for condition in truth.conditions]
+    why = [reasons(name, values_UM[:, column], predicted.mean_UG, truth) for column, name in enumerate(single)]
     records = [
-        (label, subgroup, int(n_cells), method, name, float(value))
-        for label, subgroup, n_cells, row in zip(labels, subgroups, truth.n_cells_U, values_UM, strict=True)
-        for name, value in zip(single, row, strict=True)
+        (label, subgroup, int(n_cells), method, name, float(value), why[column][row])
+        for row, (label, subgroup, n_cells) in enumerate(zip(labels, subgroups, truth.n_cells_U, strict=True))
+        for column, (name, value) in enumerate(zip(single, values_UM[row], strict=True))
     ]
     whole = [name for name in used if name not in single]
     if whole:
@@ -270,8 +272,11 @@ def _scores(
         for group, rows in groups.items():
             values = set_metrics(predicted.mean_UG[rows], truth.subset(rows), whole)
             n_cells = int(truth.n_cells_U[rows].sum())
-            records += [(EVERY, group, n_cells, method, name, value) for name, value in values.items()]
-    return pd.DataFrame(records, columns=COLUMNS)
+            records += [
+                (EVERY, group, n_cells, method, name, value, OTHER if np.isnan(value) else "")
+                for name, value in values.items()
+            ]
+    return pd.DataFrame(records, columns=[*COLUMNS, "reason"])
 
 
 def _with_scaled(

@@ -14,15 +14,16 @@ from gears.plotting._curves import (
     replay_curve,
     training_curves,
 )
+from gears.plotting._evidence import evidence
 from gears.plotting._maps import delta_heat_map, go_neighbourhood, interaction_map
 from gears.plotting._points import embedding, interaction_volcano, spread_p_values, volcano
 from gears.plotting._style import image_bytes, new_axes, new_figure, save_figure
 
 __all__ = [
-    "coverage_curve", "delta_heat_map", "embedding", "error_against_spread", "gene_changes", "go_neighbourhood",
-    "image_bytes", "interaction_map", "interaction_volcano", "method_differences", "new_axes", "new_figure",
-    "plot_perturbation", "predicted_vs_true", "prediction_figure", "rate_calibration", "replay_curve", "save_figure",
-    "spread_p_values", "training_curves", "volcano",
+    "coverage_curve", "delta_heat_map", "embedding", "error_against_spread", "evidence", "gene_changes",
+    "go_neighbourhood", "image_bytes", "interaction_map", "interaction_volcano", "method_differences", "new_axes",
+    "new_figure", "plot_perturbation", "predicted_vs_true", "prediction_figure", "rate_calibration", "replay_curve",
+    "save_figure", "spread_p_values", "training_curves", "volcano",
 ]  # fmt: skip
 
 

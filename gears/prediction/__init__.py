@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from gears.core._lazy import lazy_names
 
 if TYPE_CHECKING:
+    from gears.prediction.explain import Explanation
     from gears.prediction.predictions import Predictions
 
-__all__ = ["Predictions"]
+__all__ = ["Explanation", "Predictions"]
 
-_HOMES = {"Predictions": "gears.prediction.predictions"}
+_HOMES = {"Explanation": "gears.prediction.explain", "Predictions": "gears.prediction.predictions"}
 __getattr__, __dir__ = lazy_names(__name__, _HOMES)

@@ -41,9 +41,10 @@ def write_predictions(
 ) -> Path:
     """Write the predictions of all `conditions`, chunk by chunk in their order, to an ``.h5ad`` or ``.zarr`` path.
 
-    The content is that of :meth:`Predictions.to_adata`, as float32: ``X`` expression, ``layers["delta"]``,
-    ``layers["sd"]`` of a model with a prior, ``layers["cell_sd"]`` of a network with ``uncertainty=True``, and with
-    several contexts ``layers["control_mean"]``. With `overwrite` what is there is replaced, once all is written.
+    The content is that of :meth:`Predictions.to_adata`, as float32: ``X`` expression, ``layers["delta"]``, of a model
+    with a prior ``layers["sd"]`` and ``["p_changed"]``, ``layers["cell_sd"]`` of a network with ``uncertainty=True``,
+    and with several contexts ``layers["control_mean"]``. With `overwrite` what is there is replaced, once all is
+    written.
     """
     path = check_output(path, overwrite)
     if path.suffix not in SUFFIXES:
@@ -51,7 +52,7 @@ def write_predictions(
     shell = _shell(conditions, parts, clip)
     layers = ["delta"]
     if parts.prior is not None and parts.prior.uncertainty is not None:
-        layers += ["sd", "sd_change"]
+        layers += ["sd", "sd_change", "p_changed"]
     if parts.config.uncertainty:
         layers.append("cell_sd")
     if parts.contexts is not None:
@@ -116,6 +117,7 @@ def _fill(create: CreateArray, shape: tuple[int, int], layers: Sequence[str], ch
     blocks = (max(1, min(ROWS_PER_BLOCK, shape[0])), max(1, shape[1]))
     of_layer = {"delta": "delta_UG", "sd": "sd", "sd_change": "sd_change", "cell_sd": "cell_sd"}
     of_layer["control_mean"] = "control_mean_G"  # of each condition's context
+    of_layer["p_changed"] = "changed_UG"
     fields = {"X": "expression_UG"} | {f"layers/{name}": of_layer[name] for name in layers}
     arrays = {field: create(name, shape, blocks) for name, field in fields.items()}
     if "sd" in layers:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import pandas as pd
 import torch
+from scipy import sparse
 
 from gears.conditions import Condition
 from gears.core._messages import shorten
@@ -170,9 +171,10 @@ def _predictions(
     clip: bool | None,
     origin: Origin,
 ) -> Predictions:
-    expression_UG = control_mean + changes.delta_UG
+    expression_UG, cut = control_mean + changes.delta_UG, None
     clip = clips(clip, parts.nonnegative)
     if clip:
+        cut = sparse.csr_matrix(np.minimum(expression_UG, 0.0))
         np.maximum(expression_UG, 0.0, out=expression_UG)
     return Predictions(
         conditions,
@@ -185,6 +187,7 @@ def _predictions(
         changes.sd_UG,
         control_sd=changes.control_sd,
         width_UL=changes.width_UL,
+        cut=cut,
     )
 
 

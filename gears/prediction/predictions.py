@@ -25,24 +25,31 @@ import pandas as pd
 from gears.conditions import CONTROL_LABEL, Condition, joined_otherwise
 from gears.core._installation import __version__
 from gears.core._intervals import half_width, sd_factor
-from gears.core._messages import count, shorten, unknown_name
-from gears.core._numbers import whole_number
+from gears.core._messages import brief, count, shorten, unknown_name
+from gears.core._numbers import is_number, whole_number
 from gears.data.checks._names import model_names
 from gears.data.screen._spelling import Spelling
 from gears.data.splits._split import Split, subgroup_names
 from gears.files.formats import plain_adata
 from gears.graphs._annotation import GeneAnnotation, near_symbols
 from gears.prediction._information import SOURCES, informed_by, source_of_genes, warn_uninformed
+from gears.prediction._rests_on import name_of_training, table_of_shares, warn_of_few_cells
+from gears.prediction._true_changes import TrueChanges
 
 if TYPE_CHECKING:
     from anndata import AnnData
+    from scipy import sparse
 
+    from gears.data.screen._contexts import ModelContexts
     from gears.model._folder import ModelParts
+    from gears.priors._prior import GenePrior
 
 logger = logging.getLogger(__name__)
 
 Key = str | Condition | Sequence[str]
 VALUES = ("expression", "delta", "sd", "sd_change", "cell_sd")
+CHANGED = 0.1
+"""Change of mean log expression beyond which a gene counts as changed by default: about 10 %."""
 
 WIDTHS = "interval_widths"
 """Name of :attr:`Predictions.width_UL` in files."""
@@ -95,6 +102,8 @@ class Predictions(Mapping[str, np.ndarray]):
     width_UL
         Width of the interval of each of L levels (:data:`gears.core._intervals.LEVELS`) beside that of a
         Gaussian with the same `sd`; None where it is not known, for 1.
+    cut
+        What was negative before it was set to zero, CSR (U, G); None where nothing was.
     """
 
     conditions: tuple[Condition, ...]
@@ -108,6 +117,7 @@ class Predictions(Mapping[str, np.ndarray]):
     gene_order: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
     control_sd: np.ndarray | None = None
     width_UL: np.ndarray | None = None
+    cut: sparse.csr_matrix | None = field(default=None, repr=False)
 
     def interval(self, level: float = 0.9, values: str = "delta") -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper bounds that hold a share `level` of the true values, (U, G) each.
@@ -223,14 +233,68 @@ class Predictions(Mapping[str, np.ndarray]):
         return informed_by(self.conditions, self.origin.source_of)
 
     def warn_uninformed(self) -> None:
-        """Log one warning about genes that are neither measured nor perturbed in training."""
+        """Log warnings: of genes neither measured nor perturbed in training, and of what rests on few cells."""
         if self.origin is not None:
             warn_uninformed(self.conditions, self.origin.source_of)
+            if self.origin.prior is not None and self.origin.prior.basis is not None:
+                lookups = self.origin.sets_of, self.origin.training_condition
+                warn_of_few_cells(self.origin.prior, self.conditions, *lookups)
 
     @property
     def delta_UG(self) -> np.ndarray:
         """Predicted expression minus the control mean, (U, G)."""
         return self.expression_UG - self.control_mean_G
+
+    def true_changes(self, columns: np.ndarray | slice = slice(None)) -> TrueChanges:
+        """What the true changes of some genes may be; ValueError for predictions without standard deviations."""
+        if self.sd is None:
+            raise ValueError(_MISSING["sd"])
+        change_UG = self.delta_UG if self.cut is None else self.delta_UG + self.cut.toarray()
+        prior = None if self.origin is None else self.origin.prior
+        sets = [] if self.origin is None or prior is None else self.origin.sets_of(self.conditions)
+        return TrueChanges.of(prior, sets, change_UG, self.sd, columns)
+
+    def p_changed(self, threshold: float = CHANGED) -> pd.DataFrame:
+        """Probability that each gene's mean changes by more than a threshold, up or down; conditions x genes.
+
+        The probabilities of :func:`gears.design.hits` for a rise and a fall, added. A gene that hardly changes
+        anywhere has a small one, whatever its standard deviation.
+
+        Parameters
+        ----------
+        threshold
+            Change of mean log expression, above 0.
+
+        Raises
+        ------
+        ValueError
+            The model predicts no `sd`, or the threshold is not above 0.
+        """
+        if not is_number(threshold) or threshold <= 0:
+            msg = f"threshold is {brief(threshold)}; expected a change of log expression above 0"
+            raise ValueError(msg)
+        index = pd.Index([condition.name for condition in self.conditions], name="condition")
+        changed_UG = self.true_changes().changed(threshold)
+        return pd.DataFrame(changed_UG, index=index, columns=pd.Index(self.gene_names, name="gene"))
+
+    @property
+    def changed_UG(self) -> np.ndarray:
+        """:meth:`p_changed` for a change of more than 0.1, (U, G)."""
+        return self.true_changes().changed(CHANGED)
+
+    def rests_on(self) -> pd.DataFrame:
+        """How many training conditions each prediction rests on, and on which three most.
+
+        Returns
+        -------
+        pd.DataFrame
+            One row per condition: ``n_effective``, 1 / sum of squared shares of the conditions' weights, and
+            ``most_important``, the three largest shares with their conditions. Empty for a model that does not
+            explain its predictions (:meth:`gears.GEARS.explain`).
+        """
+        index = pd.Index([condition.name for condition in self.conditions], name="condition")
+        table = None if self.origin is None else self.origin.rests_on(self.conditions)
+        return pd.DataFrame(index=index) if table is None else table.set_axis(index)
 
     def delta(self, key: Key) -> np.ndarray:
         """Predicted change of one condition, (G,)."""
@@ -267,14 +331,18 @@ class Predictions(Mapping[str, np.ndarray]):
         Returns
         -------
         AnnData
-            ``X`` expression, ``layers["delta"]`` and, where they are predicted, ``["sd"]`` and ``["cell_sd"]``;
+            ``X`` expression, ``layers["delta"]`` and, where they are predicted, ``["sd"]``, ``["p_changed"]`` (a
+            change of more than 0.1, :meth:`p_changed`) and ``["cell_sd"]``;
             ``obsm["interval_widths"]`` the widths of intervals beside a Gaussian's, with ``sd``;
-            ``obs`` condition, genes, n_genes, subgroup, trained and informed_by (by the model's split); ``var``
+            ``obs`` condition, genes, n_genes, subgroup, trained, informed_by (by the model's split) and those of
+            :meth:`rests_on`; ``var``
             gene_name, gene_id, control_mean; ``uns["gears"]`` version, dataset, hash of the screen, split.
         """
         layers = {"delta": self.delta_UG}
         spreads = {"sd": self.sd, "sd_change": self.sd_change, "cell_sd": self.cell_sd}
         layers |= {name: values.copy() for name, values in spreads.items() if values is not None}
+        if self.sd is not None:
+            layers["p_changed"] = self.changed_UG
         one_control_mean = self.control_mean_G.ndim == 1
         if not one_control_mean:
             layers["control_mean"] = self.control_mean_G.copy()
@@ -406,6 +474,16 @@ def in_contexts(
     return units, list(sets), contexts.control_means(units)
 
 
+def sets_of(
+    conditions: Sequence[Condition], pert_names: Sequence[str], contexts: ModelContexts | None
+) -> Sequence[Sequence[int]]:
+    """Nodes of conditions, with context and type where a model has several settings."""
+    nodes = nodes_of(conditions, pert_names)
+    if contexts is None or max(len(contexts.contexts), len(contexts.kinds)) <= 1:
+        return nodes
+    return contexts.node_sets(conditions, nodes)
+
+
 def nodes_of(conditions: Sequence[Condition], pert_names: Sequence[str]) -> list[list[int]]:
     """Perturbation-graph nodes of conditions; raises for a gene that is no node, with similar names."""
     index = {name: node for node, name in enumerate(pert_names)}
@@ -515,6 +593,8 @@ class Origin:
         The model's split.
     spelling
         How the screen's own labels were written.
+    prior, pert_names, contexts
+        Those of the model, which say how probable changes are and what predictions rest on.
     """
 
     gene_ids: tuple[str, ...]
@@ -523,6 +603,9 @@ class Origin:
     provenance: Mapping[str, Any] = field(default_factory=dict)
     split: Split | None = None
     spelling: Spelling = field(default_factory=Spelling)
+    prior: GenePrior | None = field(default=None, repr=False)
+    pert_names: tuple[str, ...] = field(default=(), repr=False)
+    contexts: ModelContexts | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, parts: ModelParts) -> Origin:
@@ -531,7 +614,23 @@ class Origin:
         if parts.split is not None:
             controls = (condition for condition in parts.training_conditions() if condition.is_control)
             fitted = frozenset([*parts.fitted_conditions(), *controls])
-        return cls(parts.gene_ids, fitted, source_of_genes(parts), parts.provenance, parts.split, parts.spelling)
+        facts = (parts.gene_ids, fitted, source_of_genes(parts), parts.provenance, parts.split, parts.spelling)
+        return cls(*facts, parts.prior, parts.pert_names, parts.contexts)
+
+    def sets_of(self, conditions: Sequence[Condition]) -> Sequence[Sequence[int]]:
+        """Nodes of conditions, with context and type where the model has several settings."""
+        return sets_of(conditions, self.pert_names, self.contexts)
+
+    def rests_on(self, conditions: Sequence[Condition]) -> pd.DataFrame | None:
+        """The table of :meth:`Predictions.rests_on`; None for a model that does not keep its training conditions."""
+        if self.prior is None or self.prior.basis is None:
+            return None
+        return table_of_shares(self.prior, conditions, self.sets_of, self.training_condition)
+
+    def training_condition(self, row: int) -> Condition:
+        """The training condition of a row of the prior, as the model names it."""
+        assert self.prior is not None
+        return name_of_training(self.prior, self.pert_names, self.contexts, row)
 
     @property
     def description(self) -> dict[str, Any]:
@@ -544,11 +643,12 @@ class Origin:
 
 def condition_table(conditions: Sequence[Condition], origin: Origin | None) -> pd.DataFrame:
     """One row per condition: ``condition``, ``genes`` (joined by ","), ``n_genes``, ``subgroup``, ``trained``,
-    ``informed_by``.
+    ``informed_by``, ``n_effective``, ``most_important``.
 
     ``subgroup`` counts the genes that are perturbed in the conditions that the model was fitted to ("combo_seen1",
     "unseen_single", "ctrl"), ``trained`` is whether the condition is one of these, ``informed_by`` what is known of
-    its least known gene (:data:`gears.prediction._information.SOURCES`); they are omitted where these conditions are
+    its least known gene (:data:`gears.prediction._information.SOURCES`), the last two are those of
+    :meth:`Predictions.rests_on`; they are omitted where these conditions are
     unknown.
     """
     names = [condition.name for condition in conditions]
@@ -567,6 +667,10 @@ def condition_table(conditions: Sequence[Condition], origin: Origin | None) -> p
         table["subgroup"] = subgroup_names(conditions, origin.fitted_to)
         table["trained"] = [condition in origin.fitted_to for condition in conditions]
         table["informed_by"] = informed_by(conditions, origin.source_of)
+        shares = origin.rests_on(conditions)
+        if shares is not None:
+            table[shares.columns] = shares.to_numpy()
+            table["n_effective"] = table["n_effective"].astype(float)
     return table
 
 

@@ -108,6 +108,7 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
         candidate.prior, slope_K=choice.slope_K, mean_share_K=choice.mean_share_K, uncertainty=uncertainty,
         report=report, measured=found.measured(targets, uncertainty), elsewhere=elsewhere,
         of_others=of_others,
+        basis=found.candidate.regression.basis(uncertainty.covariance),
     )  # fmt: skip
     others = np.setdiff1d(np.arange(data.n_settings), prior.trained_settings)
     if len(others):

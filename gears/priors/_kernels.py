@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from typing import Protocol
 
@@ -125,7 +126,7 @@ class ComputedSimilarity:
     trained_T: np.ndarray  # nodes perturbed in training, ascending, (T,) int64
     n_nodes: int  # number of all nodes, P
 
-    @property
+    @cached_property
     def similar_PT(self) -> sparse.csr_matrix:
         """Similarity of all nodes to the trained ones, CSR (P, T), computed block by block."""
         starts = range(0, self.n_nodes, _ROWS)
@@ -155,13 +156,18 @@ class ComputedSimilarity:
 
 def mixed(parts: Sequence[Similarity], weights: Sequence[float]) -> GeneSimilarity:
     """Weighted mean of similarities to the same trained nodes; those of negligible weight are omitted."""
-    total = sum(weights)
-    shares = [(part, weight / total) for part, weight in zip(parts, weights, strict=True) if total > 0]
-    shares = [(part, share) for part, share in shares if share > _LEAST_SHARE] or [(parts[0], 1.0)]
+    total, kept = sum(weights), counted(weights)
+    shares = [(parts[number], weights[number] / total) for number in kept] or [(parts[0], 1.0)]
     if len(shares) == 1:
         return GeneSimilarity(parts[0].trained_T, shares[0][0].similar_PT)
     mean_PT = sparse.csr_matrix(sum(share * part.similar_PT for part, share in shares))
     return GeneSimilarity(parts[0].trained_T, mean_PT)
+
+
+def counted(weights: Sequence[float]) -> list[int]:
+    """Places of the similarities whose weight is not negligible."""
+    total = sum(weights)
+    return [number for number, weight in enumerate(weights) if total > 0 and weight / total > _LEAST_SHARE]
 
 
 def sizes_of(sets: Sequence[Sequence[int]]) -> np.ndarray:

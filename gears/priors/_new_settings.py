@@ -79,6 +79,8 @@ def filled(
     placed = partial(_placed, elsewhere, prior, settings, control_SG)
     if prior.uncertainty is not None:
         more["uncertainty"] = placed(prior.uncertainty)
+        if prior.basis is not None:
+            more["basis"] = dataclasses.replace(prior.basis, covariance=more["uncertainty"].covariance)
     if elsewhere.uncertainty is not None:
         elsewhere = dataclasses.replace(elsewhere, uncertainty=placed(elsewhere.uncertainty))
     return dataclasses.replace(prior, elsewhere=elsewhere, **more)

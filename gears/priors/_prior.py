@@ -12,6 +12,7 @@ from scipy import sparse
 
 from gears.files._mapped import check_compressed
 from gears.priors._elsewhere import Elsewhere, is_elsewhere
+from gears.priors._explain import Basis
 from gears.priors._head import Head
 from gears.priors._kernels import (
     N_KINDS,
@@ -29,7 +30,7 @@ from gears.priors._residual import Residual
 from gears.priors._uncertainty import Uncertainty
 
 Sets = Sequence[Sequence[int]]
-_HEAD, _SD, _WITHIN, _ELSEWHERE = "head_", "sd_", "within_", "elsewhere_"
+_HEAD, _SD, _WITHIN, _ELSEWHERE, _BASIS = "head_", "sd_", "within_", "elsewhere_", "basis_"
 _LEAST_NUGGET = 0.01  # share of a gene's variance that is not of the condition alone, but of its gene
 _CSR = ("data", "indices", "indptr")
 
@@ -137,6 +138,9 @@ class GenePrior:
         What is said of settings without training conditions; None in files of earlier versions.
     of_others
         What other screens add for genes that training does not perturb, or None.
+    basis
+        What the regression was made from, which explains predictions; None of very many conditions, of one alone, and
+        in files of earlier versions.
     """
 
     overall: Effects
@@ -157,6 +161,7 @@ class GenePrior:
     scale: np.ndarray | None = None
     elsewhere: Elsewhere | None = None
     of_others: Residual | None = None
+    basis: Basis | None = None
 
     @cached_property
     def trained_settings(self) -> np.ndarray:
@@ -384,6 +389,8 @@ class GenePrior:
             arrays |= {"others": self.of_others.nodes_N, "others_change": self.of_others.change_NG.astype(np.float16)}
         if self.head is not None:
             arrays |= {f"{_HEAD}{name}": array for name, array in self.head.arrays().items()}
+        if self.basis is not None:
+            arrays |= {f"{_BASIS}{name}": array for name, array in self.basis.arrays().items()}
         if self.uncertainty is not None:
             arrays |= {f"{_SD}{name}": array for name, array in self.uncertainty.arrays().items()}
         if self.elsewhere is not None:
@@ -438,10 +445,13 @@ class GenePrior:
         else:  # a file of an earlier version: one slope for all conditions, measured ones too
             slope_K, mean_SG = np.full(N_KINDS, slope), np.zeros_like(target_SG)
             mean_share_K = np.zeros(N_KINDS)
+        measured, basis = Measured.from_arrays(arrays), None
+        if (basis_arrays := _starting(arrays, _BASIS)) and uncertainty is not None and measured is not None:
+            basis = Basis.from_arrays(basis_arrays, uncertainty.covariance, measured.sets)
         return cls(
             overall, arrays["column"], target_SG, mean_SG, within, n_kinds, slope_K, mean_share_K, magnitude,
-            network_weight, dict(report or {}), uncertainty, head, Measured.from_arrays(arrays), bool(carries),
-            arrays.get("scale"), elsewhere, Residual.from_arrays(arrays, n_genes),
+            network_weight, dict(report or {}), uncertainty, head, measured, bool(carries),
+            arrays.get("scale"), elsewhere, Residual.from_arrays(arrays, n_genes), basis,
         )  # fmt: skip
 
 

@@ -21,11 +21,14 @@ from scipy import sparse
 from gears.conditions import FEWEST_COMBINATIONS
 from gears.priors._data import PriorData
 from gears.priors._evidence import EvidenceWeights, fit_weights, sample
+from gears.priors._explain import Basis
 from gears.priors._kernels import (
     MOST_EXACT,
     MOST_FEATURES,
+    NAMES,
     AdditiveCovariance,
     Features,
+    counted,
     gene_features,
     mixed,
     sizes_of,
@@ -72,6 +75,7 @@ class Regression:
     spectrum: Spectrum | None  # of all conditions; None for a single one, which has no departure
     carry: float = CARRIES[0]
     """Factor on the mean of what other settings have of their own, for a setting without conditions."""
+    share_MG: np.ndarray | None = None  # posterior weight of each strength for each gene
 
     @property
     def is_level_shrunk(self) -> bool:
@@ -93,6 +97,23 @@ class Regression:
             rows = np.flatnonzero(setting_C == setting)
             parts.append(of(within, data.sets_of(rows), self.coefficient_CG[rows], np.zeros_like(self.level_G)))
         return overall, tuple(parts)
+
+    def basis(self, covariance: ConditionCovariance) -> Basis | None:
+        """What it was made from, to explain predictions; None for one by features, or of a single condition."""
+        process = self.process
+        if not process.exact or self.share_MG is None:
+            return None
+        data, weight_of = process.data, process.weights.kernels
+        similarities = {NAMES[-1]: data.genes, **data.further}
+        weight_2N = np.array([[weight_of.get(part + name, 0.0) for name in similarities] for part in ("", WITHIN)])
+        used = sorted({number for row in weight_2N for number in counted(row.tolist())}) or [0]
+        used.sort(key=lambda number: -float(weight_2N[:, number].sum()))
+        names = tuple(list(similarities)[number] for number in used)
+        return Basis(
+            covariance, data.sets, process.rest_CG, process.noise_C, process.noise_G, data.n_C, self.share_MG, names,
+            weight_2N[:, used], {name: similarities[name].similar_PT for name in names[1:]},
+            not self.is_level_shrunk and bool(np.all(sizes_of(data.sets) == 1)),
+        )  # fmt: skip
 
     def certainty(self) -> tuple[ConditionCovariance, Posterior | None]:
         """Covariance of any condition with the training conditions, and what these explain of its variance."""
@@ -212,6 +233,7 @@ class Process:
             left_out_variance(spectrum, noise_C, self.typical),
             part,
             spectrum,
+            share_MG=solution.share_MG,
         )
 
     def _by_folds(self) -> list[Regression]:
@@ -222,7 +244,7 @@ class Process:
         mean_CG = np.zeros_like(self.rest_CG)
         for is_out_C in _folds(data.group_C, MOST_FOLDS if self.exact else FEW_FOLDS):
             rows, out = np.flatnonzero(~is_out_C), np.flatnonzero(is_out_C)
-            level_G, coefficient_RG, spectrum = self._solved(rows)
+            level_G, coefficient_RG, _, spectrum = self._solved(rows)
             mean_CG[out] = level_G + self._common(out, rows) @ coefficient_RG
             level = 0.0 if spectrum is None else spectrum.level or 0.0
             posterior = None
@@ -232,23 +254,24 @@ class Process:
                 if posterior is None and spectrum is not None:  # it does not depend on what is carried
                     posterior = Posterior.of(spectrum, member_CR, self.typical)
                 variance[carry][out] = condition_variance(covariance, posterior, data.sets_of(out))
-        level_G, coefficient_CG, spectrum = self._solved(every)
+        level_G, coefficient_CG, share_MG, spectrum = self._solved(every)
         factor_CG = self.factors()[data.setting_C]
         mean_CG *= factor_CG
         for held_out_CG in held_out.values():
             held_out_CG *= factor_CG
         return [
             Regression(
-                self, level_G, coefficient_CG, held_out[carry], mean_CG, variance[carry], self.overall, spectrum, carry
+                self, level_G, coefficient_CG, held_out[carry], mean_CG, variance[carry], self.overall, spectrum, carry,
+                share_MG,
             )
             for carry in CARRIES
         ]  # fmt: skip
 
-    def _solved(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, Spectrum | None]:
-        """Level of all settings, coefficients of the departures from it, and spectrum, from some of the conditions."""
+    def _solved(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, Spectrum | None]:
+        """Level of all settings, coefficients of the departures from it, shares of the strengths, and spectrum."""
         rest_RG = self.rest_CG[rows]
         if len(rows) < 2:
-            return rest_RG.mean(axis=0) / 2, np.zeros_like(rest_RG), None
+            return rest_RG.mean(axis=0) / 2, np.zeros_like(rest_RG), None, None
         sets, noise_R = self.data.sets_of(rows), self.noise_C[rows]
         unexplained_R = self.weights.unexplained(sizes_of(sets))
         if self.exact:
@@ -258,7 +281,7 @@ class Process:
         else:
             spectrum = Spectrum.of_features(self._features(rows), unexplained_R, noise_R, self.typical)
         solution = solve_in(spectrum, rest_RG, self.noise_G)
-        return solution.level_G, solution.coefficient_CG, spectrum
+        return solution.level_G, solution.coefficient_CG, solution.share_MG, spectrum
 
     def _common(self, out: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """The part of :meth:`_across` that does not depend on which genes are perturbed."""

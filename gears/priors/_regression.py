@@ -46,6 +46,7 @@ class Solution:
     coefficient_CG``."""
     left_out_CG: np.ndarray  # leave-one-out predictions, with the same weights of the strengths
     level_G: np.ndarray  # change that all conditions share
+    share_MG: np.ndarray  # posterior weight of each of the M :data:`STRENGTHS` for each gene
 
 
 def solve(
@@ -77,7 +78,7 @@ def solve_in(spectrum: Spectrum, delta_CG: np.ndarray, noise_G: np.ndarray) -> S
     for genes in blocks:
         block = _GeneBlock(spectrum, delta_CG[:, genes], rotated_KG[:, genes], noise_G[genes], squared_CK, across_C)
         coefficient_CG[:, genes], left_out_CG[:, genes] = block.solved(share_MG[:, genes])
-    return Solution(coefficient_CG, left_out_CG, spectrum.level_of(delta_CG, coefficient_CG))
+    return Solution(coefficient_CG, left_out_CG, spectrum.level_of(delta_CG, coefficient_CG), share_MG)
 
 
 def _gene_blocks(delta_CG: np.ndarray) -> list[slice]:

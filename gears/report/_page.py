@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,16 +20,21 @@ from gears.evaluation.truth import Truth
 from gears.evaluation.verdict import MIN_CONDITIONS, NO_RANGE, WORSE, Results, run_costs, without_range
 from gears.plotting._changes import gene_changes, prediction_figure
 from gears.plotting._curves import difference_handles, method_differences
+from gears.plotting._evidence import evidence
 from gears.plotting._maps import change_limit, delta_heat_map, variable_genes
 from gears.plotting._style import FONT, MARKS, colour_bar, figure_of, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from gears.conditions import Condition
+    from gears.prediction.explain import Explanation
+
 WIDTH = 10.4
 """Inches: the width of the page, where text of 8 points is 12 pixels high."""
 N_BASELINES = 3
 RANKED_BY = "pearson_delta_ref"
+EVIDENCE = "evidence"  # begins the names of figures of what predictions rest on
 SPREAD = "box: quartiles of the cells, whiskers: 5th to 95th percentile"
 
 
@@ -49,6 +54,8 @@ class Profiles:
         Conditions that are drawn gene by gene; by default the best predicted, a typical and the worst one.
     sd_UG
         Standard deviation of each predicted mean of the model, or None.
+    explain
+        Says what the model's prediction of a condition rests on; None for a model that does not.
     """
 
     truth: Truth
@@ -56,6 +63,7 @@ class Profiles:
     gene_names: Sequence[str]
     shown: Sequence[str] = ()
     sd_UG: np.ndarray | None = None
+    explain: Callable[[Condition], Explanation] | None = None
 
 
 def report_figures(results: Results, profiles: Profiles | None) -> dict[str, tuple[Figure, str]]:
@@ -92,6 +100,11 @@ def report_figures(results: Results, profiles: Profiles | None) -> dict[str, tup
         text = f"{name}: observed change of the top differential genes ({shown}), and predicted changes."
         figure = top_de_figure(profiles.truth, profiles.predictions, row, profiles.gene_names)
         figures[f"top_de_{number + 1}"] = (figure, text)
+    for number, row in enumerate(chosen if profiles.explain else ()):
+        assert profiles.explain is not None
+        found = profiles.explain(profiles.truth.conditions[row])
+        figure = figure_of(evidence(found.table, title=found.condition.name))
+        figures[f"{EVIDENCE}_{number + 1}"] = (figure, f"{found.text}.")
     text = "Changes over control: the truth and predictions, conditions in rows, the most variable genes in columns."
     first = dict(list(profiles.predictions.items())[:2])
     figures["changes"] = (heat_map_figure(profiles.truth, first, profiles.gene_names), text)
@@ -237,6 +250,7 @@ def build_page(results: Results, images: Mapping[str, tuple[bytes, str]]) -> str
         differences=list(_differences(results)),
         costs=_costs(results),
         left_out=Table("Excluded", left_out),
+        undefined=_undefined(results),
         metrics={name: METRICS[name] for name in metrics if name in METRICS},
         baselines={marked(name): BASELINES[name] for name in methods if name in BASELINES},
     )
@@ -246,6 +260,15 @@ def _worse(results: Results) -> set[str]:
     """Models that are worse than the best baseline of some decisive metric."""
     rows = results.decisive
     return set() if rows.empty else set(rows["model"][rows["verdict"] == WORSE])
+
+
+def _undefined(results: Results) -> Table | None:
+    """How many values of each metric are undefined, by method and reason."""
+    rows = results.table[results.table["value"].isna()]
+    if rows.empty or "reason" not in rows:
+        return None
+    counts = rows.groupby(["metric", "reason", "method"], sort=False).size().rename("conditions").reset_index()
+    return Table("Undefined values and why", counts.assign(method=counts["method"].map(marked)), folded=True)
 
 
 def _costs(results: Results) -> Table | None:

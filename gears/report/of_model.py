@@ -31,6 +31,7 @@ from gears.files.formats import write_text
 from gears.graphs._embeddings import GeneEmbedding
 from gears.plotting._style import image_bytes
 from gears.prediction._stream import predict
+from gears.prediction.explain import explain
 from gears.prediction.predictions import Predictions
 from gears.priors._source import fold_predictions, groups_of, perturbed_conditions
 from gears.report._page import Profiles, build_page, report_figures
@@ -120,6 +121,8 @@ def evaluate_model(
                 pert_data, part, fitted, conditions, {name: predictions[name].expression_UG}, clip, options.shown,
                 predictions[name].sd,
             )  # fmt: skip
+            if parts.prior is not None and parts.prior.basis is not None:
+                profiles = dataclasses.replace(profiles, explain=partial(explain, network, parts))
         where = f"{split.name}, seed {split.seed}, part {part}"
         details = {"screen": str(pert_data.dataset_name), "split": where}
         title = f"{name} on {details['screen']}"

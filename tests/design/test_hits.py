@@ -8,12 +8,12 @@ import pytest
 from scipy.stats import norm
 
 from gears.design import all_pairs, hits, interactions_table, power, reverse, suggest
-from gears.design.hits import Scorer, TrueChanges, expected_rate
+from gears.design.hits import Scorer, expected_rate
 
 
 def test_a_gene_s_probability_is_that_of_its_gaussian_where_it_changes(model):
     gene, genes = model.gene_list[5], [name for name in model.pert_list if name != model.gene_list[5]][:30]
-    changes = TrueChanges.of(model.parts, model.predict(genes, clip=False))
+    changes = model.predict(genes, clip=False).true_changes()
     expected_U, spread_U = (values_UG[:, 5] for values_UG in changes.moments())
     for threshold in (0.05, -0.05):
         table = hits(model, genes, readout=gene, threshold=threshold, measured=[genes[0]]).set_index("condition")
@@ -35,20 +35,20 @@ def test_a_signature_is_a_weighted_mean_whose_errors_go_together(model):
     up, down = model.gene_list[:10], model.gene_list[20:25]
     predictions = model.predict(model.pert_list[:6], clip=False)
     scorer = Scorer.of(dict.fromkeys(up, 1) | dict.fromkeys(down, -1), 0.1, tuple(model.gene_list))
-    mean_U, sd_U, probability_U = scorer(model.parts, predictions)
-    delta, sd = TrueChanges.of(model.parts, predictions).moments()
+    mean_U, sd_U, probability_U = scorer(predictions)
+    delta, sd = predictions.true_changes().moments()
     np.testing.assert_allclose(mean_U, (delta[:, :10].sum(axis=1) - delta[:, 20:25].sum(axis=1)) / 15)
     squares_U = (sd[:, :10] ** 2).sum(axis=1) + (sd[:, 20:25] ** 2).sum(axis=1)
     np.testing.assert_allclose(sd_U, np.sqrt(5 * squares_U) / 15)
     np.testing.assert_allclose(probability_U, norm.sf(0.1, mean_U, sd_U))
-    one = Scorer.of({up[0]: 3.0}, 0.1, tuple(model.gene_list))(model.parts, predictions)[1]
+    one = Scorer.of({up[0]: 3.0}, 0.1, tuple(model.gene_list))(predictions)[1]
     np.testing.assert_allclose(one, sd[:, 0])  # of a single gene no more than its own error
 
 
 def test_an_effect_size_holds_what_is_not_known(model):
     table = hits(model, model.pert_list[:30], threshold=0.1)
     predictions = model.predict(list(table["condition"]), clip=False)
-    mean_UG, sd_UG = TrueChanges.of(model.parts, predictions).moments()
+    mean_UG, sd_UG = predictions.true_changes().moments()
     expected_U = np.sqrt((mean_UG**2 + sd_UG**2).mean(axis=1))
     np.testing.assert_allclose(table["readout"], expected_U)
     assert ((table["low"] <= table["readout"]) & (table["readout"] <= table["high"])).all()
@@ -93,7 +93,7 @@ def test_bad_arguments_are_errors(model, arguments, message):
 
 def test_by_default_a_hit_is_larger_than_half_of_the_fitted_conditions(model):
     fitted = model.parts.fitted_conditions()
-    changes = TrueChanges.of(model.parts, model.predict(fitted, clip=False))
+    changes = model.predict(fitted, clip=False).true_changes()
     table = hits(model)
     assert table.attrs["threshold"] == pytest.approx(np.median(np.sqrt(changes.mean_square()[0])))
     pd.testing.assert_frame_equal(table, hits(model, threshold=table.attrs["threshold"]))

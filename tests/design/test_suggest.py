@@ -202,3 +202,20 @@ def test_a_model_without_standard_deviations_is_an_error_with_the_remedy(model, 
 
 def test_a_number_alone_is_the_size_of_the_batch(model):
     pd.testing.assert_frame_equal(suggest(model, 3), suggest(model, n=3))
+
+
+def test_measurements_for_given_predictions_are_those_that_lower_their_variance_most(model):
+    genes = sorted({gene for one in model.parts.fitted_conditions() for gene in one.genes})
+    new = [gene for gene in model.pert_list if gene not in genes][:2]
+    wanted = Condition((genes[0], new[0])).name
+    table = suggest(model, n=3, for_conditions=[wanted])
+    assert set(table["condition"][:2]) <= {wanted, new[0], f"{new[0]}+ctrl"}
+    np.testing.assert_allclose(table["sd"], np.sqrt(table["remaining"]))
+    same = suggest(model, [f"{new[0]}", f"{new[1]}"], 2, targets=[wanted])
+    pd.testing.assert_frame_equal(same, suggest(model, [f"{new[0]}", f"{new[1]}"], 2, for_conditions=wanted))
+    known = [model.pert_list[node] for node in model.parts.trained_nodes()]
+    pairs = [f"{genes[0]}+{other}" for other in sorted(known) if other != genes[0]]
+    every = suggest(model, new, 1, for_conditions=f"{genes[0]}+*")
+    pd.testing.assert_frame_equal(every, suggest(model, new, 1, targets=pairs))
+    with pytest.raises(ValueError, match="targets= and for_conditions="):
+        suggest(model, targets=[wanted], for_conditions=[wanted])

@@ -70,7 +70,8 @@ def test_more_top_genes_than_a_screen_ranks_are_refused():
 
 
 def test_tidy_table_has_every_method_condition_and_metric(compared):
-    columns = ["condition", "subgroup", "n_cells", "method", "metric", "value", "effect_size", "cell_number"]
+    columns = ["condition", "subgroup", "n_cells", "method", "metric", "value", "reason"]
+    columns += ["effect_size", "cell_number"]
     assert list(compared.columns) == columns
     assert list(dict.fromkeys(compared["method"])) == ["model", *DEFAULT_BASELINES]
     single = compared[compared["condition"] != "*"]

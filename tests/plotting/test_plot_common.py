@@ -33,6 +33,14 @@ REPLAYED = pd.DataFrame(
     {"aim": ["x", "x", "y"], "repeat": [0, 1, 0], "n_measured": [5, 5, 9], "error": [0.5, 0.6, 0.4]}
 )
 RATES = pd.DataFrame({"readout": ["gene"], "expected": [0.4], "observed": [0.5], "n": [9]})
+PARTS = pd.DataFrame(
+    [
+        ("condition", "A+ctrl", "own", 0.8, -0.7),
+        ("others", "9 others", "GO", 0.1, np.nan),
+        ("offset", "", "", 0.1, np.nan),
+    ],
+    columns=["part", "condition", "similarity", "share", "without"],
+)
 
 DRAW = {
     "predicted_vs_true": lambda ax: plots.predicted_vs_true(DELTA[0], DELTA[1], NAMES, top_de=[1, 2], ax=ax),
@@ -47,6 +55,7 @@ DRAW = {
     "error_against_spread": lambda ax: plots.error_against_spread(judged(), ax=ax),
     "embedding": lambda ax: plots.embedding(DELTA, CONDITIONS, ax=ax),
     "replay_curve": lambda ax: plots.replay_curve(REPLAYED, ax=ax),
+    "evidence": lambda ax: plots.evidence(PARTS, ax=ax),
     "rate_calibration": lambda ax: plots.rate_calibration(RATES, ax=ax),
     "method_differences": lambda ax: plots.method_differences(DIFFERENCES, "mse", ax=ax),
 }

@@ -19,6 +19,7 @@ FIRST = {
     "go_neighbourhood": "gene", "prediction_figure": None, "delta_heat_map": None, "embedding": None,
     "training_curves": None, "interaction_map": None, "interaction_volcano": None, "method_differences": None,
     "coverage_curve": None, "error_against_spread": None, "rate_calibration": None,
+    "evidence": "pair",
 }  # fmt: skip
 """What each function needs after the model."""
 

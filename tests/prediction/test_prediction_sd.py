@@ -91,7 +91,7 @@ def test_every_way_to_predict_has_it(model, asked, tmp_path, network_weight):
     for name in ("some.h5ad", "some.zarr"):
         path = model.predict_to_file(asked, tmp_path / name, chunk=2)
         read = anndata.read_h5ad(path) if path.suffix == ".h5ad" else anndata.read_zarr(path)
-        assert set(read.layers) - {None} == {"delta", "sd", "sd_change"}
+        assert set(read.layers) - {None} == {"delta", "sd", "sd_change", "p_changed"}
         np.testing.assert_allclose(read.layers["sd"], predictions.sd, rtol=1e-5)
         np.testing.assert_allclose(read.obsm["interval_widths"], predictions.width_UL, rtol=1e-5)
     genes = [condition.genes[0] for condition in predictions.conditions[:2]]

@@ -136,7 +136,7 @@ def test_what_cannot_be_used_is_said_in_a_line(screens: dict[str, PertData], tmp
         ({"m": flat}, None, "the same effects there"),
         ({"m": data}, None, "that is the screen itself"),
         (None, {"GO": vectors}, "a similarity of genes is named 'GO'"),
-        (None, {"domains": vectors}, "as a part of the prior is named"),
+        (None, {"literature": vectors}, "as a part of the prior is named"),
         (None, [same], "expected names with sources"),
         (tmp_path / "none.npz", None, "there is no file or folder"),
     ]

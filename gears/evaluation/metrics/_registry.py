@@ -29,7 +29,7 @@ The last is computed for methods that state standard deviations.
 
 # After them what intervals hold, how large predictions are, and metrics that other packages report.
 DEFAULT = (
-    *DECISIVE, "coverage_90", "interval_width_90", "amplitude_slope",
+    *DECISIVE, "average_precision_changed", "brier_changed", "coverage_90", "interval_width_90", "amplitude_slope",
     "pearson_delta", "mse_top20_de", "mse", "mae", "discrimination", "pearson",
 )  # fmt: skip
 ALL = "all"  # name of the subgroup that holds every condition

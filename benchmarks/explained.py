@@ -1,0 +1,143 @@
+"""What predictions rest on, how probable changes are, and what measurements for a prediction gain, against truth.
+
+    python benchmarks/run.py explained                                  (all parts)
+    python benchmarks/run.py explained --kinds additive --seeds 0
+
+*Neighbours.* On the simulated regulatory network every held-out single is explained. A training condition is a true
+neighbour where an edge connects one of its genes with the target, in either direction; conditions that perturb the
+target are excluded. The AUROC is that of the absolute weight by each similarity.
+*Changes.* The probability of a change of more than 0.1 of held-out conditions (five folds) in ten bins, and the share
+of genes whose expected change is as large.
+*Measurements.* Pairs of which one gene was never perturbed: the stated fall of their variance where that gene alone is
+measured (``suggest(for_conditions=...)``), beside that of the squared error where the model is fitted with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from design import changes, fitted
+from measuring import Result, table
+from screens import KINDS, folds_of, screens
+from sklearn.metrics import roc_auc_score
+
+from gears import Condition, PertData
+from gears.data.splits._split import perturbed_in
+from gears.design import suggest
+from gears.graphs._annotation import GeneAnnotation
+from gears.prediction.predictions import CHANGED
+from gears.simulate import SimulatedTruth
+from gears.simulate._design import make_design
+from gears.simulate._effects import Network
+
+NETWORK, FEWEST = "regulatory network", 200
+BINS = np.linspace(0, 1, 11)
+KNOWN = tuple(kind for kind in KINDS if kind != "products")
+
+
+def explained(
+    kinds: tuple[str, ...] = KNOWN, seeds: tuple[int, ...] = (100, 101, 102), folds: int = 5, pairs: int = 6,
+    small: bool = False,
+) -> Iterator[Result]:  # fmt: skip
+    """Calibration of every kind, neighbours on the network, and gains of measurements."""
+    bins: dict[str, list[pd.DataFrame]] = {}
+    aurocs: dict[str, list[float]] = {}
+    gains: list[dict[str, float]] = []
+    for screen in screens(kinds, None, seeds, small):
+        assert screen.truth is not None
+        with screen.prepared() as data:
+            for split in folds_of(data, folds):
+                held = perturbed_in(split, "test")
+                measured = [one for part in ("train", "val") for one in perturbed_in(split, part)]
+                model = fitted(data, measured, held)
+                true_UG = np.abs(changes(data, screen.truth, held)) > CHANGED
+                p_UG = model.predict(held).p_changed().to_numpy()
+                bins.setdefault(screen.name, []).append(pd.DataFrame({"p": p_UG.ravel(), "is": true_UG.ravel()}))
+                if screen.name == NETWORK:
+                    for name, values in neighbours(model, screen.truth, held).items():
+                        aurocs.setdefault(name, []).extend(values)
+            every = [one for one in screen.truth.conditions if not one.is_control]
+            singles = [one for one in every if len(one) == 1]
+            gains += gained(data, screen.truth, [*singles, *[one for one in every if len(one) == 2][:pairs]])
+        print(f"{screen.name}, seed {screen.seed}", flush=True)
+        if screen.seed == seeds[-1]:
+            yield result(bins, aurocs, gains, {"seeds": list(seeds), "folds": folds})
+
+
+def neighbours(model: Any, truth: SimulatedTruth, held: list[Condition]) -> dict[str, list[float]]:
+    """AUROC of each held-out single whose target has neighbours among the training conditions, by similarity."""
+    network = Network.draw(truth.options, make_design(truth.options, GeneAnnotation.human()))
+    edges = abs(network.weight_NN) + abs(network.weight_NN.T)
+    place, found = {gene: number for number, gene in enumerate(network.genes)}, {}
+    for condition in (one for one in held if len(one) == 1):
+        (target,) = condition.genes
+        parts = model.explain(condition, n=100_000).table
+        parts = parts[(parts["part"] == "condition") & ~parts["similarity"].isin(["own", "measured"])]
+        for name, rows in parts.groupby("similarity"):
+            genes = [Condition.parse(label).genes for label in rows["condition"]]
+            is_other = np.array([target not in one for one in genes])
+            is_near = np.array([any(edges[place[target], place[gene]] for gene in one) for one in genes])[is_other]
+            if is_near.any() and not is_near.all():
+                found.setdefault(name, []).append(float(roc_auc_score(is_near, rows["weight"].abs()[is_other])))
+    return found
+
+
+def gained(data: PertData, truth: SimulatedTruth, conditions: list[Condition]) -> list[dict[str, float]]:
+    """Stated and found fall of the squared error of pairs by measuring one of their genes alone.
+
+    Neither the pair nor any condition of that gene is measured before.
+    """
+    singles = {one.genes[0]: one for one in conditions if len(one) == 1}
+    rows = []
+    for pair in (one for one in conditions if len(one) == 2 and set(one.genes) <= set(singles)):
+        single = singles[pair.genes[0]]
+        known = [one for one in conditions if pair.genes[0] not in one.genes]
+        model = fitted(data, known, [pair])
+        try:
+            gain = float(suggest(model, [single], 1, for_conditions=[pair])["gain"].iloc[0])
+        except ValueError:  # nothing is known of the gene
+            continue
+        again = fitted(data, [*known, single], [pair])
+        true_G = changes(data, truth, [pair])[0]
+        before, after = (
+            float(((one.predict([pair], clip=False).delta_UG[0] - true_G) ** 2).sum()) for one in (model, again)
+        )
+        rows.append({"stated": gain, "before": before, "after": after})
+    return rows
+
+
+def calibration(found: list[pd.DataFrame]) -> dict[str, Any]:
+    """Mean probability, found share, and the largest departure of a bin of more than 200 genes."""
+    rows = pd.concat(found)
+    place = pd.cut(rows["p"], BINS, include_lowest=True, labels=False)
+    means = rows.groupby(place).mean().assign(n=rows.groupby(place).size())
+    counted = means[means["n"] > FEWEST]
+    worst = float((counted["is"] - counted["p"]).abs().max())
+    return {
+        "stated": float(rows["p"].mean()), "found": float(rows["is"].mean()), "largest departure": worst,
+        "bins beyond 0.1": int(((counted["is"] - counted["p"]).abs() > 0.1).sum()), "bins": len(counted),
+    }  # fmt: skip
+
+
+def result(
+    bins: dict[str, list[pd.DataFrame]], aurocs: dict[str, list[float]], gains: list[dict[str, float]], settings: Any
+) -> Result:
+    """Tables of what was found so far."""
+    changed = [{"kind": name, **calibration(found)} for name, found in bins.items()]
+    near = [
+        {"similarity": name, "auroc": float(np.mean(values)), "se": float(np.std(values) / np.sqrt(len(values))),
+         "targets": len(values)}
+        for name, values in aurocs.items()
+    ]  # fmt: skip
+    lines = ["## A change of more than 0.1", "", *table(changed), ""]
+    lines += ["## True neighbours in the regulatory network", "", *table(near), ""] if near else []
+    if gains:
+        total = pd.DataFrame(gains)
+        stated = float((total["stated"] * total["before"]).sum() / total["before"].sum())
+        found = float(1 - total["after"].sum() / total["before"].sum())
+        text = f"Stated {stated:.3f} of the squared error, found {found:.3f}, of {len(total)} conditions."
+        lines += ["## Gain of measuring a gene for the prediction of a pair", "", text, ""]
+    return Result("What predictions rest on", lines, settings | {"changed": changed, "near": near, "gains": gains}, {})
