@@ -186,8 +186,8 @@ def _predictions(
         origin,
         changes.sd_UG,
         control_sd=changes.control_sd,
-        cut=cut,
         width_UL=changes.width_UL,
+        cut=cut,
     )
 
 

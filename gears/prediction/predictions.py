@@ -99,11 +99,11 @@ class Predictions(Mapping[str, np.ndarray]):
     control_sd
         Standard error of the control mean in predicted changes, (G,), or (U, G) with several contexts; None where
         it is not known.
-    cut
-        What was negative before it was set to zero, CSR (U, G); None where nothing was.
     width_UL
         Width of the interval of each of L levels (:data:`gears.core._intervals.LEVELS`) beside that of a
         Gaussian with the same `sd`; None where it is not known, for 1.
+    cut
+        What was negative before it was set to zero, CSR (U, G); None where nothing was.
     """
 
     conditions: tuple[Condition, ...]
@@ -116,8 +116,8 @@ class Predictions(Mapping[str, np.ndarray]):
     sd: np.ndarray | None = None
     gene_order: Mapping[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
     control_sd: np.ndarray | None = None
-    cut: sparse.csr_matrix | None = field(default=None, repr=False)
     width_UL: np.ndarray | None = None
+    cut: sparse.csr_matrix | None = field(default=None, repr=False)
 
     def interval(self, level: float = 0.9, values: str = "delta") -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper bounds that hold a share `level` of the true values, (U, G) each.
