@@ -365,15 +365,15 @@ class Predictions(Mapping[str, np.ndarray]):
         -------
         pd.DataFrame
             Columns condition, rank, gene, delta, where the model has a prior the 95 % interval of the true change
-            (low, high; :meth:`interval`), its standard deviation (sd_change), expression, and informed_by.
+            (low, high; :meth:`interval`), expression, and informed_by.
         """
         return self._top(n, len(self.conditions))
 
     def _top(self, n: int, n_conditions: int) -> pd.DataFrame:
         """:meth:`top` of the first conditions."""
         n = min(whole_number("n", n), len(self.gene_names))
-        names, sd_UG = np.asarray(self.gene_names), self.sd_change
-        bounds = None if sd_UG is None else self.interval(0.95)
+        names = np.asarray(self.gene_names)
+        bounds = None if self.sd is None else self.interval(0.95)
         tables = []
         rows = zip(self.conditions, self.delta_UG, self.expression_UG, self.informed_by, strict=True)
         for row, (condition, delta_G, expression_G, source) in enumerate(itertools.islice(rows, n_conditions)):
@@ -384,9 +384,8 @@ class Predictions(Mapping[str, np.ndarray]):
                 "gene": names[order],
                 "delta": delta_G[order],
             }
-            if bounds is not None and sd_UG is not None:
-                low_UG, high_UG = bounds
-                columns |= {"low": low_UG[row, order], "high": high_UG[row, order], "sd_change": sd_UG[row, order]}
+            if bounds is not None:
+                columns |= {"low": bounds[0][row, order], "high": bounds[1][row, order]}
             columns |= {"expression": expression_G[order], "informed_by": source}
             tables.append(pd.DataFrame(columns))
         return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["condition"])

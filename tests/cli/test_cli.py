@@ -344,7 +344,7 @@ def test_training_and_prediction(
     assert main(["predict", "model", genes[0], "+".join(genes), "--top", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].endswith(": change over control (log1p), 95 % interval")
-    assert lines[3].split() == ["rank", "gene", "delta", "low", "high", "sd_change", "expression"]
+    assert lines[3].split() == ["rank", "gene", "delta", "low", "high", "expression"]
     assert len(lines) == 1 + 2 * (3 + 3)
     assert genes[0] in refused(capsys, "predict", "model", genes[0] + "X")
 

@@ -90,12 +90,11 @@ def test_the_printed_table_holds_the_mark(saved, capsys):
     first, _, condition, header, row = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"1 condition x \d+ genes: change over control( \(log1p\))?, 95 % interval", first)
     assert condition == "ALONE+ctrl (informed by nothing)"
-    assert header.split() == ["rank", "gene", "delta", "low", "high", "sd_change", "expression"]
-    delta, low, high, sd_change = map(float, row.split()[2:6])
+    assert header.split() == ["rank", "gene", "delta", "low", "high", "expression"]
+    delta, low, high = map(float, row.split()[2:5])
     predictions = GEARS.from_pretrained(saved).predict(["ALONE"])
     at = predictions.gene_names.index(row.split()[1])
     assert [low, high] == pytest.approx([bound[0, at] for bound in predictions.interval(0.95)], abs=2e-4)
-    assert sd_change == pytest.approx(predictions.sd_change[0, at], abs=2e-4)
     assert (high + low) / 2 == pytest.approx(delta, abs=2e-4)
 
 
