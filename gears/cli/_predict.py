@@ -113,7 +113,7 @@ def run_predict(arguments: list[str]) -> None:
         show(options, value, text)
         return
     predictions = model.predict(perturbations, clip=options.clip, controls=controls)
-    top = predictions.top(options.top)
+    top = predictions.top(options.top).reset_index()
     lines = [predictions.header]
     for condition, rows in top.groupby("condition", sort=False):
         source = rows["informed_by"].iloc[0]

@@ -274,15 +274,11 @@ def _range(numbers: Sequence[int]) -> str:
     return f"{low}" if low == high else f"{low} to {high}"
 
 
-def control_lines(screen: PreparedScreen) -> list[str]:
-    """A line about the control cells of each context; none for a screen of one."""
-    if len(screen.contexts) < 2:
+def control_lines(table: pd.DataFrame) -> list[str]:
+    """A line about the control cells of each scored context; none for a table of one."""
+    if CONTEXT not in table or table[CONTEXT].nunique() < 2:
         return []
-    numbers = {
-        condition.context: screen.statistics.n[screen.id_of(condition)]
-        for condition in screen.conditions
-        if condition.is_control
-    }
+    numbers = table.groupby(CONTEXT, sort=False)["n_control"].first()
     return [f"control cells: {', '.join(f'{context} {int(n)}' for context, n in numbers.items())}"]
 
 

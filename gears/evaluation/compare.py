@@ -133,7 +133,7 @@ def comparison_table(
         fitted,
         score_options,
     )
-    notes = [fitted_line({"all methods": [count_parts(split, fitted_parts, fitted)]}), *control_lines(screen)]
+    notes = [fitted_line({"all methods": [count_parts(split, fitted_parts, fitted)]}), *control_lines(table)]
     table.attrs.update(left_out=left_out, model=method, models=list(predictions), notes=notes)
     return table
 
@@ -174,7 +174,7 @@ def folds_table(
     score_options = ScoreOptions.from_mapping(options)
     table = score(predictions, conditions, screen, screen, conditions, score_options, fold_U)
     table.attrs.update(
-        left_out=left_out, model=method, models=[method], notes=control_lines(screen), folds=len(rows_of_folds)
+        left_out=left_out, model=method, models=[method], notes=control_lines(table), folds=len(rows_of_folds)
     )
     return table
 
@@ -267,7 +267,7 @@ def compare(
     table = pd.concat(tables, ignore_index=True)
     table = table[["split", "seed", *(c for c in table.columns if c not in ("split", "seed"))]]
     more = [f"and so in {count(len(notes) - 1, 'other split')}"] if len(notes) > 1 else []
-    notes = [fitted_line(counts), *control_lines(screen), *notes[:1], *more]
+    notes = [fitted_line(counts), *control_lines(table), *notes[:1], *more]
     table.attrs.update(
         models=list(models), model=next(iter(models), None), notes=notes, left_out=left_out, alike=list(alike)
     )

@@ -136,10 +136,6 @@ class Predictions(Mapping[str, np.ndarray]):
         ------
         ValueError
             The level is no share, or the model predicts no `sd`.
-
-        Examples
-        --------
-        >>> low_UG, high_UG = predictions.interval(0.8)  # doctest: +SKIP
         """
         if not 0 < level < 1:
             msg = f"level is {level}; expected a share between 0 and 1, such as 0.9"
@@ -364,8 +360,8 @@ class Predictions(Mapping[str, np.ndarray]):
         Returns
         -------
         pd.DataFrame
-            Columns condition, rank, gene, delta, where the model has a prior the 95 % interval of the true change
-            (low, high; :meth:`interval`), expression, and informed_by.
+            By rank within each condition: columns condition, gene, delta, where the model has a prior the 95 % interval
+            of the true change (low, high; :meth:`interval`), expression, and informed_by.
         """
         return self._top(n, len(self.conditions))
 
@@ -380,15 +376,14 @@ class Predictions(Mapping[str, np.ndarray]):
             order = np.lexsort((names, -np.abs(delta_G)))[:n]
             columns = {
                 "condition": condition.name,
-                "rank": np.arange(1, n + 1),
                 "gene": names[order],
                 "delta": delta_G[order],
             }
             if bounds is not None:
                 columns |= {"low": bounds[0][row, order], "high": bounds[1][row, order]}
             columns |= {"expression": expression_G[order], "informed_by": source}
-            tables.append(pd.DataFrame(columns))
-        return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=["condition"])
+            tables.append(pd.DataFrame(columns, index=pd.RangeIndex(1, n + 1, name="rank")))
+        return pd.concat(tables) if tables else pd.DataFrame(columns=["condition"])
 
     def _values(self, values: str) -> np.ndarray:
         if values == "logvar":

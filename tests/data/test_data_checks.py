@@ -122,7 +122,7 @@ def test_a_bad_screen_is_refused_and_nothing_is_written(case, toy_adata, tmp_pat
 
 
 def test_wrong_types_and_options(toy_adata, tmp_path):
-    with pytest.raises(TypeError, match=r"load\(data_path=\.\.\.\)"):
+    with pytest.raises(TypeError, match=r"load\(data_path='screen.h5ad'\)"):
         prepare_screen("screen.h5ad", tmp_path / "toy")
     with pytest.raises(ValueError, match=r"unknown processing option 'normalise'.*'normalize'"):
         prepare_screen(toy_adata, tmp_path / "toy", normalise=True)

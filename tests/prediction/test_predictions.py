@@ -1,6 +1,7 @@
 """The mapping that predict returns."""
 
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -109,7 +110,8 @@ def test_frame_adata_and_top(predictions):
 def test_intervals_stand_beside_changes(predictions):
     """1.96 standard deviations of the change on both sides; none without a prior."""
     top = predictions.top(1).set_index("condition").loc["A+B"]
-    assert (top["delta"], top["low"], top["high"]) == pytest.approx((4.0, 4.0 - 0.98, 4.0 + 0.98))
+    half = 0.5 * NormalDist().inv_cdf(0.975)
+    assert (top["delta"], top["low"], top["high"]) == pytest.approx((4.0, 4.0 - half, 4.0 + half))
     first, _, pair, *_ = repr(predictions).splitlines()
     assert first == "Predictions of 4 conditions x 3 genes: change over control, 95 % interval"
     assert pair == "  A+B: g3 +4 +- 0.98, g2 +3 +- 0.98, g1 +2 +- 0.98"

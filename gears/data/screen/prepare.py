@@ -226,10 +226,9 @@ def locate_screen(data: str | Path, data_path: Path | None = None) -> Path:
     if place.exists():
         return place
     msg = f"there is no file or folder {place}"
-    if near := nearest(place.name, _names_beside(place), 1):
-        msg += f"; did you mean {near[0]!r}?"
     if data_path is None or place.name != str(data) or name_of(place) != place.name:
-        raise FileNotFoundError(msg)
+        near = nearest(place.name, _names_beside(place), 1)
+        raise FileNotFoundError(msg + (f"; did you mean {near[0]!r}?" if near else ""))
     try:
         return find_screen(data_path, place.name)
     except FileNotFoundError as error:
