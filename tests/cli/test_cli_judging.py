@@ -56,7 +56,7 @@ def test_evaluate_prints_the_table_and_writes_the_report(folder, tmp_path, capsy
 def test_decisive_metrics_come_first_and_all_on_request(folder, capsys):
     words = ["compare", folder / "data" / "screen", "--baselines", "additive", "train_mean", "--n-split-half", 0]
     few, every = called(capsys, *words), called(capsys, *words, "--all-metrics")
-    assert "\n9 further metrics: --all-metrics\n" in few
+    assert "\n11 further metrics: --all-metrics\n" in few
     assert "top20_de" not in few
     assert "top20_de" in every
     assert "--all-metrics" not in every

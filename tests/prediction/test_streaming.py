@@ -157,7 +157,7 @@ def test_all_ways_to_predict_add_the_network_to_the_prior(genes, tmp_path, uncer
     pairs = list(stream.all_pairs(genes))
     nodes = [[model.pert_list.index(gene) for gene in pair.genes] for pair in pairs]
     with_prior(model, network_weight, measured=(tuple(reversed(nodes[2])),))
-    network_UG, cell_sd_UG, sd_UG, _ = stream.predict_changes(model.best_model, nodes)
+    network_UG, cell_sd_UG, sd_UG, *_ = stream.predict_changes(model.best_model, nodes)
     assert sd_UG is None
     network_UG[2] = 0.0  # it was measured
     expected_UG = model.parts.prior(nodes) + network_weight * network_UG + model.parts.control_mean_G
