@@ -1,43 +1,45 @@
-"""The pictures of the README and of the first page: the model against the baselines, and conditions one by one.
+"""The figure of accuracy on the front page, from the kept results of the benchmark.
 
-python docs/picture.py                picture.png and conditions.png in docs/_static are written again
+python docs/picture.py                accuracy.png in docs/_static is written again
 """
 
 from __future__ import annotations
 
+import re
 import sys
-import tempfile
 from pathlib import Path
 
-from gears import GEARS, PertData, simulated_screen
+import numpy as np
+
+from gears.plotting import new_figure
+from gears.plotting._style import BLUE, GREY
 
 STATIC = Path(__file__).parent / "_static"
-PICTURES = {"verdict": "picture.png", "conditions": "conditions.png"}
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+ROW = re.compile(
+    r"^\| (?P<screen>[^|]+) \| relative_error \| (?P<model>[\d.]+) \| \S+ (?P<baseline>[\d.]+) \|", re.MULTILINE
+)
 
 
 def main(folder: Path) -> None:
-    """Train on a simulated screen with the defaults, and keep two figures of its report."""
-    adata, _ = simulated_screen(
-        n_genes=200,
-        n_singles=36,
-        n_pairs=36,
-        cells_per_condition=40,
-        n_control=300,
-        effect_size=0.8,
-        target_effect=-0.8,
-        interaction_share=0.4,
-        seed=4,
-    )
-    made = Path(tempfile.mkdtemp())
-    pert_data = PertData(made, default_pert_graph=False)
-    pert_data.new_data_process("simulated", adata)
-    pert_data.prepare_split(split="simulation", seed=1)
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=32)
-    model.train(epochs=10, verbose=False)
-    model.evaluate("test", report=made / "report")
-    for name, written in PICTURES.items():
-        (folder / written).write_bytes((made / "report" / "figures" / f"{name}.png").read_bytes())
+    """Draw what share of the error of the training mean the model and the best baseline of each screen take away."""
+    text = "".join((RESULTS / f"accuracy_{name}.md").read_text(encoding="utf-8") for name in ("prior", "real"))
+    rows = [(row["screen"].removeprefix("simulated: "), row["model"], row["baseline"]) for row in ROW.finditer(text)]
+    rows.sort(key=lambda row: -float(row[1]))
+    names = [name for name, *_ in rows]
+    height, values = np.arange(len(rows)), 1 - np.array([[float(value) for value in row[1:]] for row in rows])
+    figure = new_figure(7.4, 0.26 * len(rows) + 1.0)
+    axis = figure.subplots()
+    axis.hlines(height, values.min(axis=1), values.max(axis=1), color="0.75", linewidth=2)
+    axis.plot(values[:, 1], height, "D", color=GREY, label="best baseline of each screen")
+    axis.plot(values[:, 0], height, "o", color=BLUE, label="gears")
+    axis.axvline(0, color="0.7", linewidth=0.8, zorder=0)
+    axis.set_yticks(height, names, fontsize=9)
+    axis.tick_params(axis="x", labelsize=9)
+    axis.set_xlabel("share of the error of the training mean that is taken away (1: no error)", fontsize=9)
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(fontsize=9, loc="lower right", frameon=False)
+    figure.savefig(folder / "accuracy.png", dpi=150)
 
 
 if __name__ == "__main__":
