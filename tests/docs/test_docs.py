@@ -124,9 +124,7 @@ def test_the_gallery_can_be_drawn() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("script", "pictures"), [("picture", ("accuracy.png",)), ("kernels", ("kernels.png",))]
-)
+@pytest.mark.parametrize(("script", "pictures"), [("picture", ("accuracy.png",)), ("kernels", ("kernels.png",))])
 def test_the_pictures_of_the_pages_can_be_drawn(script: str, pictures: tuple[str, ...], tmp_path: Path) -> None:
     import runpy
 

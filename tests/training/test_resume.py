@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -152,6 +154,14 @@ def test_another_run_is_refused_with_both_sides_named(change, words, pert_data, 
     assert {file.name: file.read_bytes() for file in (tmp_path / "m").rglob("*.pt")} == before
 
 
+def test_other_sources_of_the_prior_are_refused(pert_data, a_run, tmp_path):
+    a_run(tmp_path / "m")
+    values = np.random.default_rng(0).normal(size=(len(pert_data.pert_names), 3))
+    vectors = pd.DataFrame(values, index=list(pert_data.pert_names))
+    with pytest.raises(ValueError, match=r"sources of the prior: none there, toy \(\w+\) here"):
+        trained(pert_data, tmp_path / "m", **{**CASES["cells"], "resume": True, "similarities": {"toy": vectors}})
+
+
 def test_another_split_is_refused_before_workers_start(pert_data, a_run, tmp_path):
     a_run(tmp_path / "m")
     parts = load_parts(tmp_path / "m")
@@ -252,7 +262,7 @@ def test_a_resumed_run_must_keep_what_decides_its_course() -> None:
         "checkpoint_every_steps", "keep_last", "verbose", "loggers", "project", "name", "init_timeout",
         "profile", "compile", "init_scale", "growth_interval", "refit", "evaluate_test",
     }  # fmt: skip
-    derived = {"lr", "lr_scaling", "batch_size"}
+    derived = {"lr", "lr_scaling", "batch_size", "effects_of", "similarities"}  # the last two by their content
     assert set(TrainOptions.names()) == {*TrainOptions().fixed(), *derived, *free}
 
 
