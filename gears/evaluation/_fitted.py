@@ -275,11 +275,11 @@ def _range(numbers: Sequence[int]) -> str:
 
 
 def control_lines(table: pd.DataFrame) -> list[str]:
-    """A line about the control cells of each scored context; none for a table of one."""
-    if CONTEXT not in table or table[CONTEXT].nunique() < 2:
+    """A line about the control cells of each scored context; none without contexts."""
+    if CONTEXT not in table:
         return []
-    numbers = table.groupby(CONTEXT, sort=False)["n_control"].first()
-    return [f"control cells: {', '.join(f'{context} {int(n)}' for context, n in numbers.items())}"]
+    numbers = [f"{context} {int(n)}" for context, n in table.groupby(CONTEXT, sort=False)["n_control"].first().items()]
+    return [f"control cells: {', '.join(numbers)}"] if numbers else []
 
 
 def subgroup_line(split: Split, part: str, conditions: Sequence[Condition], fitted: Sequence[Condition]) -> str | None:

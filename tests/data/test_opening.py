@@ -192,8 +192,8 @@ def test_what_data_means(raw, tmp_path, monkeypatch):
         locate_screen("other.h5ad", work)
     with pytest.raises(FileNotFoundError, match=r"no file or folder partz, and .*did you mean 'parts'"):
         locate_screen("partz", work)
-    for name in ("screen", "norman"):
-        with pytest.raises(FileNotFoundError, match=f"there is no file or folder {name}$"):
+    for name, near in (("screen", r"; did you mean 'screen\.h5ad'\?"), ("norman", "")):
+        with pytest.raises(FileNotFoundError, match=f"there is no file or folder {name}{near}$"):
             locate_screen(name)
     (work / "screen.h5").write_bytes(b"")
     assert locate_screen("screen", work) == work / "screen.h5"
