@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from gears.core._messages import brief
+from gears.core._messages import brief, count
 
 CONTROL_LABEL = "ctrl"
 SEPARATOR = "+"
@@ -231,6 +231,18 @@ def contexts_of(sets: Sequence[Any]) -> np.ndarray:
 def kinds_of(sets: Sequence[Any]) -> np.ndarray:
     """Number of each set's perturbation type, (U,) int64; 0 for plain sequences."""
     return np.array([getattr(nodes, "kind", 0) for nodes in sets], dtype=np.int64)
+
+
+def check_one_change(conditions: Sequence[Condition], what: str) -> None:
+    """ValueError unless these, in which one query is predicted, are one perturbed condition in one context."""
+    condition = conditions[0]
+    if condition.is_control:
+        msg = f"the control has no change to {what}; give a perturbed condition, such as 'A+ctrl' or 'A+B'"
+        raise ValueError(msg)
+    if len(conditions) > 1:
+        n = count(len(conditions), "context or type", "contexts or types")
+        msg = f"{condition.plain.name} is predicted in {n} of perturbation; name one, such as {condition.name!r}"
+        raise ValueError(msg)
 
 
 def show_departures(conditions: Iterable[Sized]) -> bool:

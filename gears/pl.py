@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from gears import plotting
-from gears.conditions import Condition
+from gears.conditions import Condition, check_one_change
 from gears.core._messages import count
 from gears.data.screen._prepared import PreparedScreen
 from gears.design._interactions import interactions_table
@@ -123,14 +123,7 @@ def _predicted(model: AnyModel, query: Query) -> tuple[GEARS, Predictions]:
     """A model, and its prediction of one perturbed condition in one context."""
     gears = gears_of(model)
     predictions = gears.predict([gears._condition(query)])
-    condition = predictions.conditions[0]
-    if condition.is_control:
-        msg = "the control has no change to plot; give a perturbed condition, such as 'A+ctrl' or 'A+B'"
-        raise ValueError(msg)
-    if len(predictions) > 1:
-        n = count(len(predictions), "context or type", "contexts or types")
-        msg = f"{condition.plain.name} is predicted in {n} of perturbation; name one, such as {condition.name!r}"
-        raise ValueError(msg)
+    check_one_change(predictions.conditions, "plot")
     return gears, predictions
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from gears.conditions import Condition
+from gears.conditions import Condition, check_one_change
 from gears.core._messages import count, shorten
 from gears.core._numbers import whole_number
 from gears.prediction._rests_on import effective_number, name_of_training, shares_of_weights
@@ -129,13 +129,7 @@ def _placed(parts: ModelParts, condition: str | Sequence[str] | Condition) -> tu
     """One perturbed condition in one context, and its nodes."""
     requested = requested_conditions([condition], parts)
     units, nodes, _ = in_contexts(requested, parts)
-    if requested[0].is_control:
-        msg = "the control has no change to explain; give a perturbed condition, such as 'A' or 'A+B'"
-        raise ValueError(msg)
-    if len(units) > 1:
-        n = count(len(units), "context or type", "contexts or types")
-        msg = f"{requested[0].name} is predicted in {n} of perturbation; name one, such as {units[0].name!r}"
-        raise ValueError(msg)
+    check_one_change(units, "explain")
     return units[0], nodes[0]
 
 

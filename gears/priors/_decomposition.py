@@ -178,7 +178,7 @@ def _add_regression(
         return None
     setting, none_C, mean_CG = prior._settings_of([nodes])[0], np.zeros(len(kept)), basis.mean_CG
     links = {name: link_UC[0] for name, link_UC in basis.links([nodes]).items()}
-    level = basis.level.times((1 + len(nodes)) / 2 if basis.is_level_halved else 1.0)
+    level = _level(basis, nodes)
     if _by_kind(prior, nodes)[1][kind] == 1:
         parts.steps[OFFSET] = prior._means([nodes])[0]
         return _mean_function(prior, basis, nodes)
@@ -195,12 +195,17 @@ def _add_regression(
     return level.plus(Functional(np.sum(list(links.values()), axis=0), none_C))
 
 
+def _level(basis: Basis, nodes: Sequence[int]) -> Functional:
+    """The level of a condition: half of it counts once for each of its genes where singles alone show it."""
+    return basis.level.times((1 + len(nodes)) / 2 if basis.is_level_halved else 1.0)
+
+
 def _mean_function(prior: GenePrior, basis: Basis, nodes: Sequence[int]) -> Functional | None:
     """What the mean of the conditions of several settings is of the measured changes; None with one setting."""
     if prior.scale is None or len(basis.sets) < 2:
         return None
     shared_C = basis.links([nodes])[SHARED][0]
-    level = basis.level.times((1 + len(nodes)) / 2 if basis.is_level_halved else 1.0)
+    level = _level(basis, nodes)
     return level.plus(Functional(shared_C, np.zeros(len(basis.sets))))
 
 

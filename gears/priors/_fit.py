@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from scipy import sparse
 from gears.files._mapped import row_blocks
 from gears.graphs._similarities import PriorInputs
 from gears.priors._calibration import LeftOut, fit_uncertainty
-from gears.priors._data import PriorData
+from gears.priors._data import Criterion, PriorData
 from gears.priors._elsewhere import OWN_SHARE, Elsewhere
 from gears.priors._kernels import KINDS, N_KINDS, NEW_KINDS, NEW_ONE, NEW_SEVERAL, kinds_of_sets, sizes_of, target_cells
 from gears.priors._magnitude import fit_magnitude
@@ -43,10 +43,6 @@ _CUT = 6.0  # robust standard deviations of a gene's changes over conditions, be
 _LEAST_CUT = 0.01  # share of the changes that lie there, before this is tried
 _FEWEST_OF_KIND = 5  # held-out conditions that decide about the unmeasured ones of their kind
 _FEW_OF_KIND = 8  # up to so many, a gain counts minus its standard error; of more, minus a smaller part of it
-
-Criterion = Callable[[np.ndarray], np.ndarray]
-"""Error of each of some held-out predictions, (U, G) to (U,), or E parts of it that are added, (E, U), first its size.
-Lower is better, and only the mean counts."""
 
 
 @dataclass(frozen=True)

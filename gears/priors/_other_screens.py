@@ -1,7 +1,8 @@
 """What effects of another screen say here: a similarity of genes that is known for all of them, and a residual.
 
 *Similarity.* Genes with effects there are compared by their cosine, C. Of a gene without, its place among the others is
-taken from M, the mean of the other similarities: with p the trained genes that have effects, its row is that of
+taken from M, the correlation of effects by the other similarities, as the evidence weighs them: with p the trained
+genes that have effects, its row is that of
 
     sum_p w_p x (effects of p) + a rest,   w = M_ip (M_pp + r I)^-1,   covariance of rests M_ij + r [i = j] - w_i M_pj
 
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import linalg
 
-from gears.priors._data import PriorData
+from gears.priors._data import Criterion, PriorData
 from gears.priors._evidence import sample
 from gears.priors._kernels import NEW_KINDS, AdditiveCovariance, ComputedSimilarity, GeneSimilarity
 from gears.priors._residual import Residual
@@ -32,7 +33,6 @@ from gears.priors._residual import Residual
 if TYPE_CHECKING:
     from gears.graphs._effects import NodeEffects
 
-Criterion = Callable[[np.ndarray], np.ndarray]
 _RIDGE = 0.01  # r above: genes of the same M differ, if only a little
 _COMPLETED_BY = 150  # conditions that M is fitted to
 _SURE = 1.0  # standard errors that the gain of a residual must exceed

@@ -33,9 +33,9 @@ from gears.graphs._annotation import GeneAnnotation
 from gears.graphs._go import jaccard
 from gears.graphs._knowledge import cosines
 from gears.graphs._similarities import SIMILARITIES, PriorInputs, columns_of, similarity_key, stored_profiles
-from gears.priors._data import PriorData
+from gears.priors._data import Criterion, PriorData
 from gears.priors._evidence import sample
-from gears.priors._fit import Criterion, FittedPrior, fit_prior
+from gears.priors._fit import FittedPrior, fit_prior
 from gears.priors._head import ALL_GENES, NAMES, HeadInputs, PriorChanges, strata
 from gears.priors._kernels import ComputedSimilarity, GeneSimilarity
 from gears.priors._prior import GenePrior
