@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -268,8 +269,8 @@ def head_genes(
             gains = None
             with screen.prepared() as data:
                 for n in per_step:
-                    _head.GENES_PER_STEP = n
-                    values = pd.concat(heads_of_folds(data, screen, folds))
+                    with patch.object(_head, "GENES_PER_STEP", n):
+                        values = pd.concat(heads_of_folds(data, screen, folds))
                     index = ["fold", "condition"]
                     prior, head = (values[values["method"] == one].set_index(index) for one in ("prior", "head"))
                     gain_UM = pd.DataFrame({one: sign(one) * (head[one] - prior[one]) for one in DECISIVE_MEANS})

@@ -297,8 +297,10 @@ class SharedHead(nn.Module):
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for n_in, n_out in pairwise(widths):
             bound = 0.0 if n_out == 1 else 1 / math.sqrt(n_in)
-            weight = torch.empty(n_in, n_out).uniform_(-1, 1, generator=generator) * bound
-            bias = torch.empty(1, n_out).uniform_(-1, 1, generator=generator) * bound
+            shapes = (n_in, n_out), (1, n_out)
+            weight, bias = (
+                torch.empty(shape, dtype=torch.float32).uniform_(-1, 1, generator=generator) * bound for shape in shapes
+            )
             self.weights.append(nn.Parameter(weight.repeat(n_members, 1, 1)))
             self.biases.append(nn.Parameter(bias.repeat(n_members, 1, 1)))
 

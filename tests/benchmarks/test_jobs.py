@@ -29,6 +29,17 @@ LONG = {
 """Jobs whose small form still takes more than 10 CPU seconds, most by several starts; make test-long runs them."""
 
 
+def constants() -> dict[str, object]:
+    """Numbers of the package that a job may change for a while."""
+    modules = [(name, module) for name, module in sys.modules.items() if name.startswith("gears.training.")]
+    return {
+        f"{name}.{constant}": value
+        for name, module in modules
+        for constant, value in vars(module).items()
+        if constant.isupper() and isinstance(value, int | float)
+    }
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in run.JOBS]
@@ -38,7 +49,7 @@ def test_small_form(
 ) -> None:
     if name not in LONG:
         request.getfixturevalue("quick_workers")
-    small = run.JOBS[name].small
+    small, before = run.JOBS[name].small, constants()
     if isinstance(small, str):
         run.main([name, "--small"])
         assert small in capsys.readouterr().out
@@ -49,6 +60,7 @@ def test_small_form(
         assert verdicts[-1] == "ok"
         return
     run.main([name, "--small", "--output", str(tmp_path)])
+    assert before.items() <= constants().items(), "the package is left as it was"
     (page,) = tmp_path.glob("*.md")
     record = json.loads(page.with_suffix(".json").read_text())
     assert set(record) > {"machine", "versions", "commit", "command"}

@@ -22,6 +22,17 @@ def test_every_member_begins_with_no_change():
     assert not head_of()(inputs_of()).any()
 
 
+def test_it_begins_alike_in_a_process_with_another_default_type():
+    expected = head_of()
+    torch.set_default_dtype(torch.float64)
+    try:
+        found = head_of()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for parameter, other in zip(expected.parameters(), found.parameters(), strict=True):
+        assert torch.equal(parameter, other)
+
+
 def test_members_do_not_touch_each_other():
     head = head_of()
     head(inputs_of())[1].sum().backward()
