@@ -55,8 +55,12 @@ WEIGHTS = "model.pt"
 PRIOR = "prior.npz"
 CONTEXTS = "contexts.json"
 CHECKPOINTS = "checkpoints"
+CARD = "README.md"
 MODEL_FILES = frozenset(
-    {MANIFEST, WEIGHTS, PRIOR, CONTEXTS, "config.json", "genes.json", "graphs.npz", "statistics.npz", "split.json"}
+    {
+        MANIFEST, WEIGHTS, PRIOR, CONTEXTS, CARD, "config.json", "genes.json", "graphs.npz", "statistics.npz",
+        "split.json",
+    }
 )  # fmt: skip
 """Files of a model; all others in its folder belong to a run."""
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gears.conditions import Condition
-from gears.core._messages import count
-from gears.core._progress import in_notebook
+from gears.core._messages import count, in_notebook
 from gears.plotting import _style
 from gears.plotting._style import FONT, MARKS
 

@@ -20,10 +20,9 @@ import pandas as pd
 import torch
 
 from gears.conditions import Condition
-from gears.core._messages import count
+from gears.core._messages import count, in_notebook
 from gears.core._numbers import whole_number
 from gears.core._options import divided
-from gears.core._progress import in_notebook
 from gears.data.splits._make import folds_like
 from gears.data.splits._split import Split
 from gears.distributed._gpus import GpuIds
@@ -34,6 +33,7 @@ from gears.evaluation.intervals import summary_table
 from gears.evaluation.verdict import closing_frame, footnotes, short_table
 from gears.files._paths import link_target, user_path
 from gears.graphs._sources import with_sources as read_sources
+from gears.model._card import write_card
 from gears.model._folder import ModelParts, is_model, save_model
 from gears.model.network import GEARSNetwork, begin_at_zero
 from gears.prediction.predictions import Predictions
@@ -165,6 +165,7 @@ class Fit:
             trained = bool(run.history) or run.stopped
             weights = run.best_state or plain_state(self.parts.network())
             save_model(self.saved_in, self.parts, weights, run=self.run_path if trained else None)
+            write_card(self.saved_in, self.parts)
             if trained and self.run_path is not None and self.run_path != link_target(self.saved_in):
                 shutil.rmtree(self.run_path, ignore_errors=True)
             self._log(f"the model was saved in {self.saved_in}")
