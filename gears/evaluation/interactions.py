@@ -15,8 +15,7 @@ from gears.conditions import FEWEST_COMBINATIONS, Condition, show_departures
 from gears.core._messages import shorten, unknown_name
 from gears.data.screen._prepared import PreparedScreen
 from gears.files._paths import user_path
-from gears.files._pickles import load_npy
-from gears.files._untrusted import listed_names
+from gears.files._untrusted import listed_names, load_npy
 
 if TYPE_CHECKING:
     from gears.prediction.predictions import Predictions

@@ -32,9 +32,8 @@ from gears.distributed._world import IDENTITY, Reducer
 from gears.graphs._graph import Graph
 from gears.model._batchnorm import Note, WeightedBatchNorm, Weights, statistics_dtype, track
 from gears.model._blockwise import BufferPool, Layer, gene_values
-from gears.model._division import Division
 from gears.model.config import ModelConfig
-from gears.model.layers import MLP, BlankEmbedding, GraphLinear, Placing, Propagation
+from gears.model.layers import MLP, BlankEmbedding, Division, GraphLinear, Placing, Propagation
 
 MESSAGE_SHARE = 0.2  # published weight of co-expression messages beside a gene's own embedding
 

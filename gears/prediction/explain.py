@@ -12,7 +12,7 @@ import pandas as pd
 from gears.conditions import Condition, check_one_change
 from gears.core._messages import count, shorten
 from gears.core._numbers import whole_number
-from gears.prediction._rests_on import effective_number, name_of_training, shares_of_weights
+from gears.prediction._information import effective_number, name_of_training, shares_of_weights
 from gears.prediction._stream import predict
 from gears.prediction.predictions import in_contexts, requested_conditions, requested_genes
 from gears.priors._decomposition import MEAN, MEASURED, OFFSET, SHARED, Decomposition, decompose

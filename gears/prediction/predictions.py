@@ -32,8 +32,15 @@ from gears.data.screen._spelling import Spelling
 from gears.data.splits._split import Split, subgroup_names
 from gears.files.formats import plain_adata
 from gears.graphs._annotation import GeneAnnotation, near_symbols
-from gears.prediction._information import SOURCES, informed_by, source_of_genes, warn_uninformed
-from gears.prediction._rests_on import name_of_training, table_of_shares, warn_of_few_cells
+from gears.prediction._information import (
+    SOURCES,
+    informed_by,
+    name_of_training,
+    source_of_genes,
+    table_of_shares,
+    warn_of_few_cells,
+    warn_uninformed,
+)
 from gears.prediction._true_changes import TrueChanges
 
 if TYPE_CHECKING:
