@@ -28,7 +28,7 @@ from gears.distributed._group import joined
 from gears.distributed._log import shown
 from gears.distributed._world import World, current_world, is_running
 from gears.evaluation.interactions import predict_interaction
-from gears.evaluation.verdict import closing_sentence, short_table
+from gears.evaluation.verdict import closing_sentence, short_table, verdict_table
 from gears.model._folder import (
     ModelParts,
     build_parts,
@@ -327,7 +327,7 @@ class GEARS(Shown):
             return None
         table = self.evaluate(n_split_half=0)
         if table is not None and verbose:
-            logger.info("%s", closing_sentence(table) if in_notebook() else short_table(table))
+            logger.info("%s", closing_sentence(verdict_table(table), table) if in_notebook() else short_table(table))
         return table
 
     def cross_validate(

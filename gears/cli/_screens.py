@@ -169,9 +169,8 @@ def inspect_parser() -> CommandParser:
     return parser
 
 
-def run_inspect(arguments: list[str]) -> int:
+def run_inspect(options: Any) -> int:
     """Report; the exit code is 0 if the screen can be prepared."""
-    options = inspect_parser().parse(arguments)
     from gears.data.checks._options import ProcessingOptions
     from gears.graphs._annotation import annotation_from
 
@@ -237,9 +236,8 @@ def prepare_parser() -> CommandParser:
     return parser
 
 
-def run_prepare(arguments: list[str]) -> None:
+def run_prepare(options: Any) -> None:
     """Prepare, and print a report and the folder."""
-    options = prepare_parser().parse(arguments)
     from gears.data.screen.prepare import LoadOptions, locate_screen
     from gears.pertdata import PertData, PertDataOptions
 
@@ -271,9 +269,8 @@ def simulate_parser() -> CommandParser:
     return parser
 
 
-def run_simulate(arguments: list[str]) -> None:
+def run_simulate(options: Any) -> None:
     """Simulate, write, and print a summary."""
-    options = simulate_parser().parse(arguments)
     output = user_path(options.output)
     if output.suffix != ".h5ad":
         msg = f"the output is an h5ad file; found {options.output!r}: give a name that ends in .h5ad"
@@ -323,9 +320,8 @@ def effects_parser() -> CommandParser:
     return parser
 
 
-def run_effects(arguments: list[str]) -> None:
+def run_effects(options: Any) -> None:
     """Write, and print how many genes the table has."""
-    options = effects_parser().parse(arguments)
     output = check_output(options.out, options.overwrite)
     with _opened(options) as pert_data:
         effects = pert_data.effects(options.context)

@@ -134,8 +134,8 @@ def suggest(
             msg = "targets= and for_conditions= both say which predictions are to become certain; give one of them"
             raise ValueError(msg)
         need_sd(model)
-        targets = wanted_conditions(model, for_conditions)
-        candidates = informing_conditions(model, targets) if candidates is None else candidates
+        targets = _wanted_conditions(model, for_conditions)
+        candidates = _informing_conditions(model, targets) if candidates is None else candidates
     _check_arguments(aim, targets, readout, threshold)
     need_sd(model)
     parts = parts_of(model)
@@ -227,7 +227,7 @@ def _by_information(
     joint = JointCovariance.of(
         uncertainty, parts.go.edge_index, parts.go.weight, nodes[nodes >= 0].tolist(), settings.tolist()
     )
-    search = Search.of(joint, uncertainty, candidates, all_targets)
+    search = _Search.of(joint, uncertainty, candidates, all_targets)
     of_since = joint.members(since_SK, setting_of_since)
     for member_L, alone in zip(of_since, _alone(uncertainty, since_SK), strict=True):
         search.target_variance -= search.measure(member_L, alone)
@@ -273,7 +273,7 @@ def _measured_since(parts: ModelParts, measured: Sequence[Condition]) -> tuple[n
 
 
 @dataclass
-class Search:
+class _Search:
     """Greedy choice by conditional variance; the module has the formulas.
 
     Attributes
@@ -311,7 +311,7 @@ class Search:
     @classmethod
     def of(
         cls, joint: JointCovariance, uncertainty: Uncertainty, candidates: Candidates, targets: Candidates
-    ) -> Search:
+    ) -> _Search:
         """Before anything is chosen."""
         member_CL = joint.members(candidates.node_CK, candidates.setting_C)
         member_TL, drawn_T = joint.members(targets.node_CK, targets.setting_C), _draw(len(targets))
@@ -415,7 +415,7 @@ def _draw(n: int) -> np.ndarray:
     return np.sort(np.random.default_rng(n).choice(n, MOST_TARGETS, replace=False))
 
 
-def wanted_conditions(model: Model, entries: Entries) -> list[Condition]:
+def _wanted_conditions(model: Model, entries: Entries) -> list[Condition]:
     """The conditions that entries mean, each once; "KLF1+*" means all pairs of KLF1."""
     found: list[Condition] = []
     for entry in entries_of(entries):
@@ -428,7 +428,7 @@ def wanted_conditions(model: Model, entries: Entries) -> list[Condition]:
     return list(dict.fromkeys(found))
 
 
-def informing_conditions(model: Model, wanted: list[Condition]) -> Iterator[Condition]:
+def _informing_conditions(model: Model, wanted: list[Condition]) -> Iterator[Condition]:
     """What may tell of some conditions: these, their genes alone and in pairs, and all expressed genes."""
     genes = list(dict.fromkeys(gene for condition in wanted for gene in condition.genes))
     pairs = (Condition(pair) for condition in wanted for pair in itertools.combinations(condition.genes, 2))

@@ -9,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import itertools
 import pickle
 import zlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
@@ -116,21 +115,6 @@ def refuse_links(folder: str | Path) -> None:
     if links:
         msg = f"{folder} has links ({shorten(links, 3)}); it is not opened"
         raise ValueError(msg)
-
-
-def check_config_files(arguments: Sequence[str]) -> None:
-    """Raise ValueError for a file named by ``--config`` that is no YAML."""
-    import yaml
-
-    config_files = [word.partition("=")[2] for word in arguments if word.startswith("--config=")]
-    config_files += [name for word, name in itertools.pairwise(arguments) if word == "--config"]
-    for path in map(user_path, config_files):
-        try:
-            if path.is_file():
-                list(yaml.parse(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader))
-        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-            msg = f"{path} cannot be read as YAML ({' '.join(str(error).split())}); expected lines of name: value"
-            raise ValueError(msg) from error
 
 
 class _Makers:

@@ -144,9 +144,9 @@ class GEARSNetwork(nn.Module):
         return [(self, "_block_by_block"), *((module, "forward") for module in modules)]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """:meth:`forward`; with a batch of cells alone the published form (:func:`predict_cells`)."""
+        """:meth:`forward`; with a batch of cells alone the published form (:func:`_predict_cells`)."""
         if len(args) == 1 and not kwargs:
-            return predict_cells(self, args[0])
+            return _predict_cells(self, args[0])
         return super().__call__(*args, **kwargs)
 
     def forward(
@@ -494,7 +494,7 @@ def _apply(layers: Sequence[Linear], rows: Tensor) -> Tensor:
     return rows
 
 
-def predict_cells(network: GEARSNetwork, batch: Any) -> Tensor | tuple[Tensor, Tensor]:
+def _predict_cells(network: GEARSNetwork, batch: Any) -> Tensor | tuple[Tensor, Tensor]:
     """Expression of every cell of a batch, (B, G): its control cell's plus its condition's change; and log-variances.
 
     The batch has ``x`` (B * G, 1), control expression, and ``pert_idx``, the B cells' perturbation nodes ([-1] for a

@@ -103,11 +103,10 @@ def effective_number(share_UC: np.ndarray) -> np.ndarray:
     return np.asarray(1 / (share_UC**2).sum(axis=1))
 
 
-def name_of_training(prior: GenePrior, pert_names: Sequence[str], contexts: Any, row: int) -> Condition:
-    """The training condition of a row of the prior, as the model names it."""
-    assert prior.measured is not None
-    nodes: Any = prior.measured.sets[row]
-    condition = Condition(tuple(pert_names[node] for node in nodes))
+def name_of_training(model: Any, row: int) -> Condition:
+    """The training condition of a row of a model's prior, as the model (its parts, or an Origin) names it."""
+    nodes, contexts = model.prior.measured.sets[row], model.contexts
+    condition = Condition(tuple(model.pert_names[node] for node in nodes))
     if contexts is None:
         return condition
     context = contexts.contexts[nodes.context] if contexts.contexts else ""

@@ -475,11 +475,9 @@ def in_contexts(
     return units, list(sets), contexts.control_means(units)
 
 
-def sets_of(
-    conditions: Sequence[Condition], pert_names: Sequence[str], contexts: ModelContexts | None
-) -> Sequence[Sequence[int]]:
+def sets_of(model: ModelParts | Origin, conditions: Sequence[Condition]) -> Sequence[Sequence[int]]:
     """Nodes of conditions, with context and type where a model has several settings."""
-    nodes = nodes_of(conditions, pert_names)
+    nodes, contexts = nodes_of(conditions, model.pert_names), model.contexts
     if contexts is None or max(len(contexts.contexts), len(contexts.kinds)) <= 1:
         return nodes
     return contexts.node_sets(conditions, nodes)
@@ -620,7 +618,7 @@ class Origin:
 
     def sets_of(self, conditions: Sequence[Condition]) -> Sequence[Sequence[int]]:
         """Nodes of conditions, with context and type where the model has several settings."""
-        return sets_of(conditions, self.pert_names, self.contexts)
+        return sets_of(self, conditions)
 
     def rests_on(self, conditions: Sequence[Condition]) -> pd.DataFrame | None:
         """The table of :meth:`Predictions.rests_on`; None for a model that does not keep its training conditions."""
@@ -630,8 +628,7 @@ class Origin:
 
     def training_condition(self, row: int) -> Condition:
         """The training condition of a row of the prior, as the model names it."""
-        assert self.prior is not None
-        return name_of_training(self.prior, self.pert_names, self.contexts, row)
+        return name_of_training(self, row)
 
     @property
     def description(self) -> dict[str, Any]:
