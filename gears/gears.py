@@ -27,7 +27,7 @@ from gears.distributed._group import joined
 from gears.distributed._log import shown
 from gears.distributed._world import World, current_world, is_running
 from gears.evaluation.interactions import predict_interaction
-from gears.evaluation.verdict import closing_sentence, short_table
+from gears.evaluation.verdict import closing_sentence, short_table, verdict_table
 from gears.model._card import write_card
 from gears.model._folder import (
     ModelParts,
@@ -331,7 +331,7 @@ class GEARS(Shown):
         if table is not None and saved_in is not None:
             write_card(saved_in, self._need_model(), short_table(table))
         if table is not None and verbose:
-            logger.info("%s", closing_sentence(table) if in_notebook() else short_table(table))
+            logger.info("%s", closing_sentence(verdict_table(table), table) if in_notebook() else short_table(table))
         return table
 
     def cross_validate(

@@ -18,7 +18,7 @@ import torch
 
 from gears import GEARS, PertData
 from gears.cell_gears._folders import read_published
-from gears.files._pickles import load_tensors
+from gears.files._untrusted import load_tensors
 from gears.published import load_cell_gears_model
 
 FOLDER = Path(__file__).with_name("published")

@@ -7,7 +7,7 @@ from pretending import pretended
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-COLLECTIVES = 7  # of a step without uncertainty; see gears/model/_division.py
+COLLECTIVES = 7  # of a step without uncertainty; see Division in gears/model/layers.py
 
 
 @pytest.mark.parametrize("case", ["moments", pytest.param("cells", marks=pytest.mark.long)])

@@ -322,7 +322,7 @@ def make_cell_gears(folder: Path, _: AnnData) -> None:
 
 @reader(make_cell_gears)
 def read_cell_gears(folder: Path) -> Any:
-    from gears.files._pickles import load_tensors
+    from gears.files._untrusted import load_tensors
     from gears.files.formats import read_tensors
 
     return [load_tensors(folder / "config.pkl"), read_tensors(folder / "model.pt")]
