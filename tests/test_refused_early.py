@@ -283,7 +283,7 @@ def one(rank: int, world_size: int) -> tuple[int, int]:
 
 
 @NO_GPU
-def test_no_gpu_for_a_launch_is_one_process_and_one_warning(caplog):
+def test_no_gpu_for_a_launch_is_one_process_and_one_warning(caplog, quick_workers):
     with caplog.at_level(logging.WARNING, logger="gears"):
         assert launch_distributed_training(one, world_size=torch.cuda.device_count()) == (0, 1)
     assert [record.message for record in caplog.records] == [
