@@ -1,7 +1,5 @@
 """How far it is through the package: files and functions that run on four walks. The numbers may only fall."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Busy gpus and what CUDA_VISIBLE_DEVICES leaves of them, with recorded answers of NVML."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

@@ -1,7 +1,5 @@
 """Two workers on pretended GPUs, by the rules of NCCL, against one process; what they ask of each other in a step."""
 
-from __future__ import annotations
-
 import pytest
 from pretending import pretended
 

@@ -4,8 +4,6 @@
 user's text and tables, in which another letter is another content: they must be read or raise an error that names it.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import pickle
