@@ -116,6 +116,10 @@ def sensitivity_of(data: PriorData, rest_CG: np.ndarray) -> Sensitivity | None:
     if len(elsewhere) < _FEWEST:
         return None
     setting_C, rows = data.setting_C, np.array([row for row, _ in elsewhere])
+    level_SG = np.zeros_like(sensitive_SG)
+    for setting in np.unique(setting_C).tolist():
+        level_SG[setting] = rest_CG[setting_C == setting].mean(axis=0)
+    rest_CG = rest_CG - level_SG[setting_C]  # all conditions of a setting have the errors of its level alike
     errors = []
     for power in _POWERS:
         factor_SG = sensitive_SG**power
