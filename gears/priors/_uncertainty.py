@@ -54,7 +54,8 @@ class Uncertainty:
     versions."""
     held_level: float = 1.0
     """Share of the mean measured change that predictions hold. The error of the control mean is part of that change:
-    what predictions hold of it is an error of changes, the rest one of means."""
+    what predictions hold of it is an error of changes, the rest one of means.
+    With several settings :meth:`Posterior.held` says it."""
     widths: np.ndarray = field(default_factory=lambda: np.ones((2, len(LEVELS))))
     """Width of the interval of each of :data:`gears.core._intervals.LEVELS` beside a Gaussian's, rows as
     `exponents`, (2, L); 1 in files of earlier versions."""
