@@ -14,7 +14,8 @@ from scipy import sparse
 from gears.files._mapped import row_blocks
 from gears.graphs._similarities import PriorInputs
 from gears.priors._calibration import LeftOut, fit_uncertainty
-from gears.priors._data import Criterion, PriorData
+from gears.priors._criterion import Criterion, errors_at_slopes
+from gears.priors._data import PriorData
 from gears.priors._elsewhere import OWN_SHARE, Elsewhere
 from gears.priors._kernels import KINDS, N_KINDS, NEW_KINDS, NEW_ONE, NEW_SEVERAL, kinds_of_sets, sizes_of, target_cells
 from gears.priors._magnitude import fit_magnitude
@@ -315,12 +316,7 @@ def _choose(
 
     def errors(left_out_RG: np.ndarray) -> np.ndarray:
         """Parts of the criterion at each slope, (S, E, R)."""
-        return np.stack(
-            [
-                np.atleast_2d(criterion(slope * (left_out_RG + of_target / slope * target_RG)))
-                for slope, of_target in zip(slopes.tolist(), of_targets.tolist(), strict=True)
-            ]
-        )
+        return errors_at_slopes(criterion, slopes, left_out_RG, of_targets, target_RG)
 
     sums = [errors(candidate.left_out(rows)) for candidate in candidates]
     # one slope for all kinds: the many choices by kind would favour a candidate by chance; rounded, so that of

@@ -92,10 +92,12 @@ def _likelihood(spectrum: Spectrum, delta_CN: np.ndarray, noise_N: np.ndarray) -
     white_CN = delta_CN / spectrum.root_C[:, None]
     rotated_KN = spectrum.vectors_CK.T @ white_CN
     rest_N = (spectrum.across(white_CN, rotated_KN) ** 2).sum(axis=0) if spectrum.n_rest else None
-    log_MN = np.empty((len(STRENGTHS), len(noise_N)))
+    log_MN, square_KN = np.empty((len(STRENGTHS), len(noise_N))), rotated_KN**2
     for row, strength in enumerate(STRENGTHS):
         variance_KN = strength * spectrum.values_K[:, None] + noise_N
-        log_MN[row] = -0.5 * (np.log(variance_KN) + rotated_KN**2 / variance_KN).sum(axis=0)
+        term_KN = square_KN / variance_KN
+        term_KN += np.log(variance_KN, out=variance_KN)
+        log_MN[row] = -0.5 * term_KN.sum(axis=0)
         if rest_N is not None:
             variance_N = strength * spectrum.rest + noise_N
             log_MN[row] -= 0.5 * (spectrum.n_rest * np.log(variance_N) + rest_N / variance_N)
