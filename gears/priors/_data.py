@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,11 @@ from gears.priors._kernels import NAMES, GeneSimilarity, Similarity, settings_of
 
 if TYPE_CHECKING:
     from gears.graphs._effects import NodeEffects
+
+
+Criterion = Callable[[np.ndarray], np.ndarray]
+"""Error of each of some held-out predictions, (U, G) to (U,), or E parts of it that are added, (E, U), first its size.
+Lower is better, and only the mean counts."""
 
 
 @dataclass(frozen=True)
