@@ -28,8 +28,7 @@ import pandas as pd
 
 from gears import plotting
 from gears.conditions import Condition, check_one_change
-from gears.core._messages import count
-from gears.core._progress import in_notebook
+from gears.core._messages import count, in_notebook
 from gears.data.screen._prepared import PreparedScreen
 from gears.design._interactions import interactions_table
 from gears.evaluation.baselines._base import make_baseline

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gears.conditions import Condition
-from gears.core._messages import count, shorten
-from gears.core._progress import in_notebook
+from gears.core._messages import count, in_notebook, shorten
 from gears.files._atomic import write_atomically
 
 if TYPE_CHECKING:

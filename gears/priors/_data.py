@@ -92,6 +92,11 @@ class PriorData:
         return settings_of(self.sets, self.n_kinds)
 
     @property
+    def context_C(self) -> np.ndarray:
+        """Context of each condition, whose types share their control cells."""
+        return np.asarray(self.setting_C // self.n_kinds)
+
+    @property
     def group_C(self) -> np.ndarray:
         """What is held out together."""
         return np.arange(len(self.sets)) if self.groups is None else self.groups

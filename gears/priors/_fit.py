@@ -125,15 +125,14 @@ def _elsewhere(
     """What is said of settings without training conditions: by contexts held out in turn, where several train."""
     process, here = found.candidate.regression.process, found
     data, own = process.data, None
-    context_C = data.setting_C // data.n_kinds
-    if len(np.unique(context_C)) < 2:  # nothing tells how much carries over
+    if len(np.unique(data.context_C)) < 2:  # nothing tells how much carries over
         covariance = uncertainty.covariance
         parts = [covariance.overall, *([] if covariance.within is None else [covariance.within])]
         signal = sum(part.shared + part.own + part.similar for part in parts)
         covariance = dataclasses.replace(covariance, nugget=covariance.nugget + OWN_SHARE * signal)
         own = dataclasses.replace(uncertainty, covariance=covariance)
     elif not data.holds_settings_out:
-        process = dataclasses.replace(process, data=dataclasses.replace(data, groups=context_C))
+        process = dataclasses.replace(process, data=dataclasses.replace(data, groups=data.context_C))
         here = _Chosen.of(process, found.candidate.prior.target_SG, targets, criterion, judged, like=found.candidate)
         own = here.uncertainty(targets, (uncertainty.covariance, uncertainty.posterior))
     return Elsewhere(
@@ -264,8 +263,10 @@ class _Chosen:
     ) -> Uncertainty:
         """By what is predicted for training conditions without their groups."""
         regression = self.candidate.regression
-        data, variance_C = regression.process.data, regression.variance_C
-        left_out = LeftOut(data, self.left_out_CG, self._targets(targets), variance_C, self._unseen_C)
+        left_out = LeftOut(
+            regression.process.data, self.left_out_CG, self._targets(targets), regression.variance_C,
+            self._unseen_C, regression.held_C,
+        )  # fmt: skip
         return fit_uncertainty(left_out, *certainty)
 
     def measured(self, targets: sparse.csr_matrix, uncertainty: Uncertainty) -> Measured:

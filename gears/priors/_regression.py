@@ -234,6 +234,15 @@ class Spectrum:
         rest_CG -= np.outer(mirror_C, mirror_C @ white_CG)
         return rest_CG
 
+    def solved(self, value_CN: np.ndarray, noise: float) -> np.ndarray:
+        """Inverse of the covariance of an average gene, times some values of the conditions, (C, N)."""
+        white_CN = value_CN / self.root_C[:, None]
+        rotated_KN = self.vectors_CK.T @ white_CN
+        solved_CN = self.vectors_CK @ (rotated_KN / (self.values_K + noise)[:, None])
+        if self.n_rest:
+            solved_CN += self.across(white_CN, rotated_KN) / (self.rest + noise)
+        return np.asarray(solved_CN / self.root_C[:, None])
+
     def level_of(self, delta_CG: np.ndarray, coefficient_CG: np.ndarray) -> np.ndarray:
         """The level of each gene, (G,), where the departures from it have these coefficients."""
         if self.level is not None:
