@@ -23,8 +23,9 @@ from gears.data.screen._contexts import type_signs
 from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen._statistics import variance_within
 from gears.data.splits._split import held_out_by, perturbed_in
-from gears.evaluation._fitted import ChoiceErrors, by_setting
+from gears.evaluation._fitted import by_setting
 from gears.evaluation._scoring import by_fold
+from gears.evaluation.metrics._decisive import ChoiceErrors
 from gears.evaluation.truth import Truth
 from gears.files._cache import cached_arrays
 from gears.files._mapped import release, row_blocks
