@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 INSPECT_EPILOG = """examples:
   gears inspect screen.h5ad
-  gears inspect screen.h5ad --condition-key perturbation --ctrl-label control --json
-  gears inspect filtered_feature_bc_matrix --guides protospacer_calls_per_cell.csv --guide-targets features.csv
+  gears inspect screen.h5ad --condition-key perturbation --ctrl-label control
+  gears inspect filtered_feature_bc_matrix --guides calls.csv --guide-targets features.csv
   gears inspect gears_data/norman                       (a prepared screen)
 
 Exit codes: 0 the screen is ready to be prepared, 2 it has problems.
@@ -43,8 +43,8 @@ N_NEAR = 8
 PREPARE_EPILOG = """examples:
   gears prepare screen.h5ad                                       (into gears_data/screen)
   gears prepare screen.h5ad --work-dir data --min-cells 10
-  gears prepare filtered_feature_bc_matrix --guides protospacer_calls_per_cell.csv --guide-targets features.csv \\
-      --normalize
+  gears prepare filtered_feature_bc_matrix --guides calls.csv \\
+      --guide-targets features.csv --normalize
 
 `gears inspect` reports on a file without writing; `gears train` prepares a file by itself.
 Exit codes: 0 prepared (now or before), 2 the screen cannot be used (all problems are listed).
@@ -251,7 +251,7 @@ def run_prepare(options: Any) -> None:
 
 SIMULATE_EPILOG = """examples:
   gears simulate screen.h5ad
-  gears simulate screen.h5ad --n-genes 300 --n-singles 30 --n-pairs 20 --seed 7 --truth truth.npz
+  gears simulate screen.h5ad --n-genes 300 --n-pairs 20 --seed 7 --truth truth.npz
 """
 
 
