@@ -89,6 +89,7 @@ def prior_data(pert_data: PertData, conditions: Sequence[Condition], inputs: Pri
         np.array([numbers[group] for group in groups], dtype=np.int64),
         n_kinds,
         type_signs(screen.kinds),
+        None if screen.is_measured_KG is None else np.repeat(screen.is_measured_KG, n_kinds, axis=0),
     )
 
 
@@ -186,7 +187,10 @@ def criterion_of(truth: Truth, *, clip: bool = True) -> Criterion:
     `truth`: its reference is the train mean of each prediction, (U, G): mean of the conditions that it is made from,
         without the condition itself, since a mean that held it would be beaten by its own opposite.
     """
-    truth = truth.for_choices()
+    is_kept_G = np.ones(len(truth.control_mean_G), dtype=bool)
+    is_kept_G[truth.unmeasured] = False
+    genes: Any = slice(None) if is_kept_G.all() else is_kept_G
+    truth = truth.over_measured.for_choices()
     n_conditions, n_genes = truth.mean_UG.shape
     step = max(1, _BLOCK_VALUES // max(1, n_genes))
     slices = [slice(start, start + step) for start in range(0, n_conditions, step)]
@@ -195,7 +199,7 @@ def criterion_of(truth: Truth, *, clip: bool = True) -> Criterion:
     def criterion(delta_UG: np.ndarray) -> np.ndarray:
         error_EU = np.empty((2, len(delta_UG)))
         for rows, block in blocks:
-            predicted_RG = block.control_mean_G + delta_UG[rows]
+            predicted_RG = block.control_mean_G + delta_UG[rows, genes]
             if clip:
                 np.maximum(predicted_RG, 0.0, out=predicted_RG)
             correlation_R = np.nan_to_num(pearson_delta_ref(predicted_RG, block))

@@ -34,11 +34,14 @@ SAME_SIZE = 0.01  # relative difference of library sizes within which screens ar
 
 @dataclass(frozen=True)
 class Several:
-    """Several screens put together: cells, how to prepare them, and the genes that each context measures, (G,) bool."""
+    """Several screens put together: cells, how to prepare them, and the genes that each context measures, (G,) bool.
+
+    The last is None where all measure all.
+    """
 
     adata: AnnData
     options: ProcessingOptions
-    is_measured: Mapping[str, np.ndarray]
+    is_measured: Mapping[str, np.ndarray] | None
 
 
 def check_sources(sources: Any) -> dict[str, Any]:
@@ -128,8 +131,11 @@ def together(
     ]
     obs = pd.concat([_obs(name, draft, divisions) for name, draft in drafts.items()])
     ids = [id_of[name] for name in kept]
-    index = ids if len(set(ids)) == len(ids) else kept
-    adata = plain_adata(obs, pd.DataFrame({"gene_name": kept}, index=index), X=sparse.vstack(matrices, format="csr"))
+    var = pd.DataFrame({"gene_name": kept}, index=ids if len(set(ids)) == len(ids) else kept)
+    differ = not all(known.all() for known in is_measured.values())
+    if differ:
+        var = var.assign(**{f"measured_{screen}": known for screen, known in is_measured.items()})
+    adata = plain_adata(obs, var, X=sparse.vstack(matrices, format="csr"))
     whole = ProcessingOptions(
         style="gears",
         context_key=CONTEXT,
@@ -139,7 +145,7 @@ def together(
         as_genes=options.as_genes,
         scale=next((draft.scale for draft in drafts.values() if draft.scale is not None), None),
     )
-    return Several(adata, whole, is_measured)
+    return Several(adata, whole, is_measured if differ else None)
 
 
 def _columns(matrix: sparse.csr_matrix, columns: np.ndarray) -> sparse.csr_matrix:

@@ -27,6 +27,7 @@ from gears.files._manifest import MANIFEST
 from gears.files._paths import named, user_path
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
     from anndata import AnnData
 
@@ -76,7 +77,13 @@ class LoadCall(LoadOptions):
 
 
 def prepare_screen(
-    adata: AnnData, folder: str | Path, *, workers: int = 1, is_gene: KnownGene | None = None, **processing: Any
+    adata: AnnData,
+    folder: str | Path,
+    *,
+    workers: int = 1,
+    is_gene: KnownGene | None = None,
+    is_measured: Mapping[str, np.ndarray] | None = None,
+    **processing: Any,
 ) -> PreparedScreen:
     """Check a screen and write it as a prepared folder; ValueError lists every problem of one that cannot be used.
 
@@ -87,6 +94,7 @@ def prepare_screen(
     `workers`: processes that compute the statistics (the result does not depend on it).
     `is_gene`: symbol of a gene that the annotation knows, None for other tokens of labels; outside the style "gears"
         these must be measured genes.
+    `is_measured`: which genes, (G,) bool, each context measures, where these differ; the values of others are not used.
     `processing`: see :class:`ProcessingOptions`.
     """
     settings, workers = ProcessingOptions.from_mapping(processing), whole_number("workers", workers)
@@ -117,7 +125,7 @@ def prepare_screen(
             logger.debug("removed what an interrupted preparation left behind: %s", shorten(left))
         need_space(folder, BYTES_PER_VALUE * draft.matrix.nnz)
         with new_folder(folder) as temporary:
-            write_screen(temporary, draft, key, workers=workers)
+            write_screen(temporary, draft, key, workers=workers, is_measured=is_measured)
         return PreparedScreen.open(folder)
 
 
@@ -207,9 +215,6 @@ def _obtain_several(data_path: Path, load: LoadCall, is_gene: KnownGene) -> Prep
     if settings.context_key is not None or settings.pool_cell_types:
         msg = "each of several screens is one context; omit context_key and pool_cell_types"
         raise ValueError(msg)
-    if load.genes == "all":
-        msg = "genes='all' is not there yet; omit it, and the genes are those that all screens measure"
-        raise ValueError(msg)
     for name, source in sources.items():  # all before one of them is read
         if isinstance(source, str | Path):
             sources[name] = locate_screen(source, data_path)
@@ -227,8 +232,8 @@ def _obtain_several(data_path: Path, load: LoadCall, is_gene: KnownGene) -> Prep
         raise ValueError(message)
     several = together(drafts, settings, is_gene, load.genes)
     del drafts
-    options = several.options.changed()
-    return prepare_screen(several.adata, folder, is_gene=is_gene, workers=load.workers or 1, **options)
+    more: dict[str, Any] = {"is_measured": several.is_measured, **several.options.changed()}
+    return prepare_screen(several.adata, folder, is_gene=is_gene, workers=load.workers or 1, **more)
 
 
 def _draft(source: Any, options: ProcessingOptions, near: Path, is_gene: KnownGene) -> ScreenDraft:
