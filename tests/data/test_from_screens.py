@@ -6,7 +6,7 @@ import logging
 import numpy as np
 import pandas as pd
 import pytest
-from anndata import AnnData
+from anndata import AnnData, read_h5ad
 from scipy import sparse
 
 from gears import GEARS, PertData, train_multi_gpu
@@ -160,3 +160,106 @@ def test_three_files_to_a_prediction_for_a_fourth_line_by_python_and_by_command(
     assert printed["facts"]["genes"] == len(SHARED)
     assert command(["prepare", "three", "--screens", "L1", "--work-dir", str(tmp_path / "work"), "--quiet"]) == 2
     assert "expected NAME=FILE" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def union(lines, tmp_path_factory, toy_go):
+    """The first three over all genes, with a model."""
+    data = PertData.from_screens(
+        {name: lines[name] for name in LINES[:3]}, data_path=tmp_path_factory.mktemp("union"), genes="all",
+        gene2go=toy_go, normalize=True, verbose=False,
+    )  # fmt: skip
+    data.prepare_split("unit_held_out", seed=2)
+    model = GEARS(data, device="cpu")
+    model.model_initialize()
+    model.train(verbose=False)
+    return data, model
+
+
+def test_genes_that_one_line_does_not_measure_are_predicted_from_the_others_and_marked(union, lines, tmp_path):
+    data, model = union
+    assert sorted(data.gene_names) == GENES
+    column = {gene: number for number, gene in enumerate(data.gene_names)}
+    predicted = model.predict(GENES[:10])
+    absent = {name: [column[gene] for gene in MISSING[name]] for name in LINES[:3]}
+    for row, condition in enumerate(predicted.conditions):
+        expected = np.ones(30, dtype=bool)
+        expected[absent[condition.context]] = False
+        np.testing.assert_array_equal(predicted.measured[row], expected)
+    adata = predicted.to_adata()
+    np.testing.assert_array_equal(adata.layers["measured"], predicted.measured)
+    assert data.adata.var["measured_L2"].tolist() == [gene not in MISSING["L2"] for gene in data.gene_names]
+    # the change of the other lines, far from the absence of one, with a wider interval than where it was measured
+    genes, trained = [column["GX02"], column["GX29"]], set(data.split.conditions("train"))
+    other = {one.genes: row for row, one in enumerate(predicted.conditions) if one.context == "L3" and one in trained}
+    here = {one.genes: row for row, one in enumerate(predicted.conditions) if one.context == "L2" and one in trained}
+    both = sorted(here.keys() & other.keys())
+    rows, others = [here[one] for one in both], [other[one] for one in both]
+    there = predicted.delta_UG[np.ix_(others, genes)]
+    assert len(both) >= 5
+    assert np.abs(there).max() > 0.3
+    assert np.abs(predicted.delta_UG[np.ix_(rows, genes)] - there).max() < 0.5 * np.abs(there).max()
+    assert (predicted.sd_change[np.ix_(rows, genes)] > predicted.sd_change[np.ix_(others, genes)]).all()
+    model.save_model(tmp_path / "model")
+    again = GEARS.from_pretrained(tmp_path / "model", device="cpu").predict(GENES[:10])
+    np.testing.assert_array_equal(again.measured, predicted.measured)
+    np.testing.assert_array_equal(again.expression_UG, predicted.expression_UG)
+    np.testing.assert_array_equal(again.sd, predicted.sd)
+    model.predict_to_file(["GX01"], tmp_path / "out.h5ad")
+    assert read_h5ad(tmp_path / "out.h5ad").layers["measured"].sum() == again.measured[3:6].sum()
+    new = model.predict(["GX01"], controls=scaled(lines["L4"])[:40], context="L4")
+    assert new.measured.all()
+
+
+def scaled(counts: AnnData) -> AnnData:
+    """Log-normalised, as screens are prepared."""
+    factor = sparse.diags(1e4 / np.asarray(counts.X.sum(axis=1)).ravel())
+    return AnnData(sparse.csr_matrix(factor @ counts.X).log1p().astype(np.float32), counts.obs, counts.var)
+
+
+def test_scores_and_baselines_count_only_genes_that_the_line_measures(union):
+    data, model = union
+    screen, trained = data.screen, set(data.split.conditions("train"))
+    table = model.evaluate("test", metrics=["pearson_delta"], n_split_half=0, baselines=["additive"])
+    scores = table.set_index(["condition", "method"])["value"]
+
+    def change(condition, gene: int) -> float:
+        return float(screen.statistics.delta(np.array([screen.id_of(condition)]))[0, gene])
+
+    checked = 0
+    for condition in data.split.conditions("test"):
+        known = [number for number, gene in enumerate(data.gene_names) if gene not in MISSING[condition.context]]
+        true = [change(condition, number) for number in known]
+        predicted = model.predict([condition.name]).delta_UG[0, known]
+        assert scores[condition.name, "gears"] == pytest.approx(np.corrcoef(true, predicted)[0, 1], abs=1e-5)
+        moved = []
+        for number in known:
+            lines = [name for name in LINES[:3] if data.gene_names.iloc[number] not in MISSING[name]]
+            changes = [change(one, number) for name in lines if (one := condition.plain.at(name)) in trained]
+            moved.append(np.mean(changes) if changes else 0.0)
+        if any(moved):  # it trains in another line: the mean over those that measure each gene
+            checked += 1
+            found = scores[condition.name, "additive"]
+            assert found == pytest.approx(np.corrcoef(true, moved)[0, 1], abs=1e-5)
+    assert checked >= 2
+
+
+def test_all_genes_are_the_shared_ones_where_all_lines_measure_them(lines, tmp_path, toy_go):
+    options = {"gene2go": toy_go, "normalize": True, "verbose": False}
+    pair = {name: lines[name] for name in ("L3", "L4")}
+    one, other = (
+        PertData.from_screens(pair, data_path=tmp_path, genes=genes, **options) for genes in ("all", "shared")
+    )
+    assert one.screen.content_hash == other.screen.content_hash
+    assert one.screen.is_measured_KG is None
+
+
+def test_what_needs_all_genes_of_all_lines_says_so(union):
+    data, _ = union
+    model = GEARS(data, device="cpu")
+    model.model_initialize()
+    for options in ({"epochs": 1}, {"prior": None}, {"objective": "cells", "epochs": 1}):
+        with pytest.raises(ValueError, match="genes='shared'"):
+            model.train(verbose=False, **options)
+    with pytest.raises(ValueError, match="measure different genes"):
+        data.effects()
