@@ -87,6 +87,14 @@ class Measured:
         """Which genes were measured in each condition, bool; None where all were."""
         return None if self.is_measured_SG is None else self.is_measured_SG[settings_of(self.sets, self.n_kinds)]
 
+    def unmeasured(self, sets: Sequence[Sequence[int]]) -> np.ndarray | None:
+        """Which genes the training of each set's setting does not measure, (U, G) bool; None where all were."""
+        if self.is_measured_SG is None:
+            return None
+        setting_U, n_settings = settings_of(sets, self.n_kinds), len(self.is_measured_SG)
+        is_known_U = setting_U < n_settings  # a line of which controls were given is not one of them
+        return ~self.is_measured_SG[np.minimum(setting_U, n_settings - 1)] & is_known_U[:, None]
+
     @property
     def shows_departures(self) -> bool:
         """Whether enough training conditions have several genes to show how far these depart from additivity."""

@@ -20,7 +20,7 @@ from gears.priors._data import PriorData
 
 logger = logging.getLogger(__name__)
 
-MOST_BLOCKS = 16
+MOST_BLOCKS = 8
 """Patterns that are solved by themselves; genes of rarer ones give up the observations of some settings."""
 _FEWEST = 20  # genes that every setting measures, from which on these decide what is found for all
 

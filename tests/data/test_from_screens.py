@@ -255,7 +255,9 @@ def test_all_genes_are_the_shared_ones_where_all_lines_measure_them(lines, tmp_p
 
 
 def test_what_needs_all_genes_of_all_lines_says_so(union):
-    data, _ = union
+    data, trained = union
+    with pytest.raises(ValueError, match="genes='shared'"):
+        trained.explain("GX01+ctrl @ L1")
     model = GEARS(data, device="cpu")
     model.model_initialize()
     for options in ({"epochs": 1}, {"prior": None}, {"objective": "cells", "epochs": 1}):

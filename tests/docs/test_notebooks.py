@@ -34,7 +34,7 @@ EXECUTE = load_tool()
 NAMES = EXECUTE.names()
 EXPECTED = {
     "campaign", "data", "evaluation", "explain", "from_cell_gears", "main_job", "own_graph", "prediction",
-    "second_screen", "training",
+    "second_screen", "three_lines", "training",
     "uncertainty",
 }  # fmt: skip
 SMALL = (
