@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from gears.core._messages import in_notebook
+
 logger = logging.getLogger(__name__)
 
 DELAY = 2.0
@@ -62,12 +64,6 @@ def watched() -> bool:
 
 def _informed() -> bool:
     return logging.getLogger("gears").isEnabledFor(logging.INFO)
-
-
-def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
-    shell = sys.modules.get("IPython")
-    return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
 
 
 def show(report: Report) -> None:

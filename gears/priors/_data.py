@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,6 @@ from gears.priors._kernels import NAMES, GeneSimilarity, Similarity, settings_of
 
 if TYPE_CHECKING:
     from gears.graphs._effects import NodeEffects
-
-
-Criterion = Callable[[np.ndarray], np.ndarray]
-"""Error of each of some held-out predictions, (U, G) to (U,), or E parts of it that are added, (E, U), first its size.
-Lower is better, and only the mean counts."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +88,11 @@ class PriorData:
     def setting_C(self) -> np.ndarray:
         """Setting of each condition."""
         return settings_of(self.sets, self.n_kinds)
+
+    @property
+    def context_C(self) -> np.ndarray:
+        """Context of each condition, whose types share their control cells."""
+        return np.asarray(self.setting_C // self.n_kinds)
 
     @property
     def group_C(self) -> np.ndarray:

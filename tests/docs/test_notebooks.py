@@ -4,8 +4,6 @@ The suite runs every cell of every notebook in this process, with few epochs and
 in a kernel, as it is.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import importlib.util
@@ -33,8 +31,8 @@ def load_tool() -> Any:
 EXECUTE = load_tool()
 NAMES = EXECUTE.names()
 EXPECTED = {
-    "campaign", "data", "evaluation", "explain", "from_cell_gears", "main_job", "own_graph", "prediction",
-    "second_screen", "three_lines", "training",
+    "campaign", "data", "evaluation", "explain", "from_cell_gears", "main_job", "one_screen", "own_graph",
+    "second_screen", "several_workers", "three_lines",
     "uncertainty",
 }  # fmt: skip
 SMALL = (
