@@ -19,8 +19,9 @@ from gears.cell_gears._folders import is_published, read_published_of
 from gears.cell_gears._moved import ELSEWHERE, GONE, OfGraph, OfScreen, Stated
 from gears.conditions import Condition
 from gears.core._lazy import Gone, lazy_names
-from gears.core._messages import Shown, in_notebook
+from gears.core._messages import Shown
 from gears.core._options import takes
+from gears.core._progress import in_notebook
 from gears.distributed._devices import DeviceLike, model_device
 from gears.distributed._gpus import GpuIds
 from gears.distributed._group import joined

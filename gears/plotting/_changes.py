@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
-from gears.core._messages import count, in_notebook
+from gears.core._messages import count
 from gears.plotting import _style
 from gears.plotting._style import BLUE, FONT, GREEN, GREY, MARKS, ORANGE
 
@@ -336,7 +336,7 @@ def plot_perturbation(
     mean_CG = screen.statistics.mean
     control_G = mean_CG[screen.control_of[row]]
     _, genes = screen.ranked_genes(row)
-    show = in_notebook() and ax is None if show is None else show
+    show = _style.in_notebook() and ax is None if show is None else show
     ax = gene_changes(
         mean_CG[row] - control_G,
         {"predicted": predictions.delta(condition)},

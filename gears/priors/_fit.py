@@ -14,8 +14,7 @@ from scipy import sparse
 from gears.files._mapped import row_blocks
 from gears.graphs._similarities import PriorInputs
 from gears.priors._calibration import LeftOut, fit_uncertainty
-from gears.priors._criterion import Criterion, errors_at_slopes
-from gears.priors._data import PriorData
+from gears.priors._data import Criterion, PriorData, errors_at_slopes
 from gears.priors._elsewhere import OWN_SHARE, Elsewhere
 from gears.priors._kernels import KINDS, N_KINDS, NEW_KINDS, NEW_ONE, NEW_SEVERAL, kinds_of_sets, sizes_of, target_cells
 from gears.priors._magnitude import fit_magnitude

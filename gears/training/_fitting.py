@@ -20,9 +20,10 @@ import pandas as pd
 import torch
 
 from gears.conditions import Condition
-from gears.core._messages import count, in_notebook
+from gears.core._messages import count
 from gears.core._numbers import whole_number
 from gears.core._options import divided
+from gears.core._progress import in_notebook
 from gears.data.splits._make import folds_like
 from gears.data.splits._split import Split
 from gears.distributed._gpus import GpuIds
