@@ -210,4 +210,8 @@ def run_report(options: Any) -> None:
     paths = write_report(table, options.folder, title=options.title, models=models)
     verdicts = {model: verdict(table, method=model) for model in models}
     page = str(paths["page"])
-    show(options, {"page": page, "verdicts": verdicts}, "\n".join([*verdicts.values(), page]))
+    show(
+        options,
+        {"page": page, "verdicts": verdicts},
+        "\n".join([*(f"{model}: {text}" for model, text in verdicts.items()), page]),
+    )
