@@ -59,9 +59,12 @@ class PreparedScreen(Shown):
         Format version, content hash, parameters, versions, shape.
     context, kind : str
         Context and perturbation type of a single setting; "" for a screen that is divided by neither, or whole.
+    unmeasured : np.ndarray
+        Genes that a single setting does not measure, ascending; none of a whole screen.
     """
 
     context = kind = ""
+    unmeasured: np.ndarray = np.zeros(0, dtype=np.int64)
 
     def __init__(
         self, folder: Path, manifest: dict[str, Any], kept: np.ndarray | None = None, controls: np.ndarray | None = None
@@ -282,11 +285,6 @@ class PreparedScreen(Shown):
         """Which genes were measured in each condition of the whole screen, (U, G) bool; None where all were."""
         return self.model_contexts.is_measured(conditions)
 
-    @property
-    def unmeasured(self) -> np.ndarray:
-        """Genes that a single setting does not measure, ascending; none of a whole screen."""
-        return np.zeros(0, dtype=np.int64)
-
     # Cells
 
     @cached_property
@@ -493,6 +491,8 @@ class SettingView(PreparedScreen):
         inside = [one.context == context and one.kind in ("", kind) for one in parent.conditions]
         self._rows = np.flatnonzero(inside)
         super().__init__(parent.folder, parent.manifest, parent._shown[self._rows], parent._controls)
+        if (measured_KG := parent.is_measured_KG) is not None:
+            self.unmeasured = np.flatnonzero(~measured_KG[parent.contexts.index(context)])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SettingView, (self.parent, self.context, self.kind)
@@ -511,13 +511,6 @@ class SettingView(PreparedScreen):
         """The screen's own spellings without context and type, L."""
         condition = self.parent.condition_of_label
         return [label.removesuffix(condition[label].suffix) for label in super().labels]
-
-    @property
-    def unmeasured(self) -> np.ndarray:
-        """Genes that the context does not measure, ascending."""
-        if self.parent.is_measured_KG is None:
-            return np.zeros(0, dtype=np.int64)
-        return np.flatnonzero(~self.parent.is_measured_KG[self.parent.contexts.index(self.context)])
 
     @cached_property
     def statistics(self) -> ConditionStatistics:
