@@ -86,8 +86,7 @@ class PreparedScreen(Shown):
         return PreparedScreen, (self.folder, self.manifest, self._kept, self._controls)
 
     def __repr__(self) -> str:
-        n_cells, n_genes = self.cells.shape
-        size = f"{n_cells} cells, {n_genes} genes, {len(self.conditions)} conditions"
+        size = f"{self.n_cells} cells, {len(self.gene_names)} genes, {len(self.conditions)} conditions"
         return f"{type(self).__name__}({self.folder.name!r}: {size})"
 
     # Names and labels
@@ -127,6 +126,8 @@ class PreparedScreen(Shown):
 
     def _array(self, name: str) -> np.ndarray:
         """An array of the folder, such as "statistics/mean"."""
+        if name.startswith("cells/"):
+            self.need_cells()
         return map_array(self.checked_file(array_path(self.manifest, name)))
 
     @cached_property
@@ -259,6 +260,46 @@ class PreparedScreen(Shown):
 
     # Cells
 
+    @property
+    def has_cells(self) -> bool:
+        """Whether its cells are here; a screen from a moment pack has none."""
+        return self.manifest.get("has_cells", True)
+
+    def need_cells(self) -> None:
+        """Raise ValueError for a screen without cells."""
+        if not self.has_cells:
+            msg = (
+                f"{self.folder.name} was opened from a moment pack, which has no cells: objective='cells', distances "
+                "of cells, control_shares and pert_data.adata need the screen itself"
+            )
+            raise ValueError(msg)
+
+    @cached_property
+    def n_cells(self) -> int:
+        """Number of cells that the conditions were measured in."""
+        return len(self.cells) if self.has_cells else int(self.statistics.n.sum())
+
+    @cached_property
+    def label_cells(self) -> np.ndarray:
+        """Cells of each label, (L,) int64."""
+        if self.has_cells:
+            return np.bincount(self.cell_label, minlength=len(self.labels))
+        return np.asarray(self._tables["label_cells"], dtype=np.int64)[self._label_ids]
+
+    def folder_id(self, condition_id: int) -> int:
+        """Number of a condition in the folder, whichever conditions this object shows."""
+        return int(self._shown[condition_id])
+
+    @cached_property
+    def kept_halves(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of a screen without cells: means of split halves, (repeats, 2, C, G), and their cells, (2, C)."""
+        return self._array("halves/mean"), self._array("halves/n")
+
+    @cached_property
+    def kept_controls(self) -> tuple[CellMatrix, np.ndarray]:
+        """Of a screen without cells: drawn control cells, and the condition (of the folder) of each."""
+        return CellMatrix(self.folder / "controls", len(self.gene_names)), self._array("controls/condition")
+
     @cached_property
     def cell_ids(self) -> np.ndarray | None:
         """Cells of the folder that this object shows; None for all."""
@@ -275,7 +316,8 @@ class PreparedScreen(Shown):
 
     @cached_property
     def cells(self) -> CellMatrix:
-        """Expression of the cells, (N, G)."""
+        """Expression of the cells, (N, G); ValueError for a screen without them."""
+        self.need_cells()
         for name in ("data", "indices", "indptr"):
             self.checked_file(f"cells/{name}.npy")
         cells = CellMatrix(self.folder / "cells", self.manifest["shape"]["genes"], self.cell_ids)
