@@ -420,7 +420,7 @@ class PertData(Shown):
         return summary
 
     def write_moments(self, path: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the screen as a moment pack: a small file for everything but cells, which ``load(data_path=...)`` opens.
+        """Write the screen as a moment pack: a small file for everything but cells, that ``load(data_path=...)`` opens.
 
         :func:`anndata.read_h5ad` opens it, too: a row for each condition, context, type and experimental batch, ``X``
         the mean, layers the central moments. ``load(..., moments=path)`` writes one without preparing the cells.
@@ -439,7 +439,7 @@ class PertData(Shown):
 
     @staticmethod
     def merge_moments(paths: Sequence[str | Path], out: str | Path, *, overwrite: bool = False) -> Path:
-        """Write the moment pack of several packs of one screen; see :func:`gears.data.screen._merging.merge_moments`."""
+        """Write the moment pack of several packs of one screen (:func:`gears.data.screen._merging.merge_moments`)."""
         from gears.data.screen._merging import merge_moments
 
         return merge_moments(paths, out, overwrite=overwrite)

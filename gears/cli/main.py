@@ -23,6 +23,7 @@ COMMANDS = {  # in the order of use
     "simulate": ("_screens", "write a simulated screen to an h5ad file"),
     "inspect": ("_screens", "report on a screen: its content, what would be excluded, what to fix"),
     "prepare": ("_screens", "check a screen and prepare it for training"),
+    "merge": ("_screens", "add up moment packs of lanes, plates or replicates of one screen"),
     "effects": ("_effects", "write a screen's effects of single genes as a table for other trainings"),
     "train": ("_train", "train a model on a screen, with one or several GPUs or CPU processes"),
     "predict": ("_predict", "predict the expression after perturbing genes, with a trained model"),

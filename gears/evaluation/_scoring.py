@@ -221,7 +221,9 @@ def _scored(
     truth = Truth.of(
         part_screen,
         setting.conditions,
-        cells=ScreenCells(part_screen, options.max_cells, options.seed) if with_cells and part_screen.has_cells else None,
+        cells=ScreenCells(part_screen, options.max_cells, options.seed)
+        if with_cells and part_screen.has_cells
+        else None,
         reference_mean_G=means.reference_mean() if reference_UG is None else reference_UG[setting.rows],
     )
     predictions = {name: predicted.rows(setting.rows) for name, predicted in values.items()}

@@ -126,9 +126,7 @@ def _of_path(path: Path, layer: str | None) -> Blocks | None:
         columns = adata.var_names.get_indexer(whole.var_names)
         shown = None if (columns == np.arange(adata.n_vars)).all() else columns
         step, n = max(1, BLOCK_VALUES * adata.n_obs // max(1, n_values)), adata.n_obs
-        blocks += [
-            StoredBlock(place, _key(layer), start, min(start + step, n), shown) for start in range(0, n, step)
-        ]
+        blocks += [StoredBlock(place, _key(layer), start, min(start + step, n), shown) for start in range(0, n, step)]
     return Blocks(whole, blocks, [block.stop - block.start for block in blocks])
 
 
@@ -167,14 +165,11 @@ def _empty(obs: Any, var: Any, layer: str | None) -> AnnData:
 
 def _of_memory(adata: AnnData, layer: str | None) -> Blocks:
     values = values_of(adata, layer)
-    step = max(1, BLOCK_VALUES // max(1, adata.n_vars if values is None else _per_cell(values)))
+    n_values = 0 if values is None else values.nnz if sparse.issparse(values) else values.size
+    step = max(1, BLOCK_VALUES * adata.n_obs // max(1, n_values))
     starts = range(0, adata.n_obs, step)
     blocks = [] if values is None else [as_csr(values[start : start + step]) for start in starts]
     return Blocks(_empty(adata.obs, adata.var, layer), blocks, [block.shape[0] for block in blocks])
-
-
-def _per_cell(values: Any) -> int:
-    return int((values.nnz if sparse.issparse(values) else values.size) / max(1, values.shape[0])) + 1
 
 
 def _of_dask(adata: AnnData, layer: str | None) -> Blocks:
@@ -183,7 +178,9 @@ def _of_dask(adata: AnnData, layer: str | None) -> Blocks:
     array = adata.X if layer is None else adata.layers[layer]
     if len(array.chunks[1]) > 1:  # stored by columns
         array = array.rechunk({0: "auto", 1: -1})
-    joined: Callable[..., Any] = dask.delayed(lambda parts: sparse.vstack([as_csr(part) for part in parts], format="csr"))
+    joined: Callable[..., Any] = dask.delayed(
+        lambda parts: sparse.vstack([as_csr(part) for part in parts], format="csr")
+    )
     most, blocks, sizes, held = BLOCK_VALUES // max(1, array.shape[1]) * 8, [], [], []
     for part, size in zip(array.to_delayed().ravel(), array.chunks[0], strict=True):
         held.append((part, size))

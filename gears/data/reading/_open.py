@@ -345,6 +345,9 @@ def in_reach(adata: AnnData, near: Path) -> AnnData:
             remedy = f"PertData('data').load(data_path={str(adata)!r}) or anndata.read_h5ad reads a file"
         msg = f"expected an AnnData object, found {type(adata).__name__}; {remedy}"
         raise TypeError(msg)
+    if isinstance(adata.uns.get("gears"), Mapping) and "controls_condition" in adata.uns["gears"]:
+        msg = "this AnnData is a moment pack, whose rows are no cells; give its path: PertData(...).load(data_path=...)"
+        raise ValueError(msg)
     if not adata.isbacked:
         return adata
     if adata.is_view:

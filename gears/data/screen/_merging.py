@@ -68,7 +68,9 @@ def _check_alike(packs: dict[str, MomentPack]) -> None:
                 same = set(own) == set(wanted)
                 differing = sorted(set(own) ^ set(wanted))
                 detail = "in another order" if same else f"others ({shorten(differing, 3)})"
-                msg = f"{name} and {first_name} do not measure the same genes: {detail}; prepare both from the same genes"
+                msg = (
+                    f"{name} and {first_name} do not measure the same genes: {detail}; prepare both from the same genes"
+                )
                 raise ValueError(msg)
         for what in ("scale", "has_negative", "differential_expression"):
             if pack.manifest.get(what) != first.manifest.get(what):
@@ -89,7 +91,8 @@ def _check_alike(packs: dict[str, MomentPack]) -> None:
         for row, (counts, mean) in enumerate(zip(pack.layers["nonzero"], pack.layers["mean"], strict=True)):
             key = counts.tobytes() + mean.astype(np.float32).tobytes()  # whatever rounding made of the mean
             if np.count_nonzero(counts) >= SAME_GENES and seen.setdefault(key, name) != name:
-                msg = f"{name} and {seen[key]} hold the same cells ({pack.conditions[pack.row_condition[row]]}); give each once"
+                where = pack.conditions[pack.row_condition[row]]
+                msg = f"{name} and {seen[key]} hold the same cells ({where}); give each once"
                 raise ValueError(msg)
 
 
@@ -123,7 +126,9 @@ def _merged(packs: dict[str, MomentPack]) -> MomentPack:
         at = at[np.argsort(ids[number][pack.row_condition[at]])]
         rows += [(int(ids[number][pack.row_condition[row]]), batch, number, int(row)) for row in at]
     held = list(packs.values())
-    layers = {name: np.stack([held[number].layers[name][row] for _, _, number, row in rows]) for name in (*MOMENTS, *COUNTED)}
+    layers = {
+        name: np.stack([held[number].layers[name][row] for _, _, number, row in rows]) for name in (*MOMENTS, *COUNTED)
+    }
     halves, halves_n = _merged_halves(held, ids, len(conditions), n_genes)
     controls, controls_condition = _merged_controls(held, ids, n_genes)
     tables = first.tables | {
@@ -166,7 +171,9 @@ def _merged_halves(
         share = pack.halves_n / np.maximum(total, 1)
         step = np.nan_to_num(pack.halves) - mean[:, :, at]
         # the first pack of a condition as it is, to the last bit
-        mean[:, :, at] = np.where((n_2C[:, at] == 0)[..., None], np.nan_to_num(pack.halves), mean[:, :, at] + step * share[..., None])
+        mean[:, :, at] = np.where(
+            (n_2C[:, at] == 0)[..., None], np.nan_to_num(pack.halves), mean[:, :, at] + step * share[..., None]
+        )
         n_2C[:, at] = total
     mean[:, n_2C == 0] = np.nan
     return mean, n_2C

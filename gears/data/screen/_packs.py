@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,6 @@ import pandas as pd
 from scipy import sparse
 
 from gears.conditions import Condition
-from gears.core._messages import shorten
 from gears.data.screen._cells import CellMatrix
 from gears.data.screen._files import controls_of, finish_folder, save_statistics
 from gears.data.screen._samples import HALVES_SEED, N_HALVES, control_sample, half_means
@@ -89,7 +89,9 @@ class MomentPack:
                 "condition_id": self.row_condition,
                 "batch_id": self.row_batch,
             },
-            index=[f"{one.name} / {batch}" if batch else one.name for one, batch in zip(conditions, batches, strict=True)],
+            index=[
+                f"{one.name} / {batch}" if batch else one.name for one, batch in zip(conditions, batches, strict=True)
+            ],
         )
         var = pd.DataFrame({"gene_name": self.tables["gene_names"]}, index=self.tables["gene_ids"])
         plain = {"manifest": self.manifest | {"seal": self.seal()}, "tables": self.tables}
@@ -105,7 +107,8 @@ class MomentPack:
         path = check_output(path, overwrite)
         if path.suffix != ".zarr":
             return write_atomically(path, lambda temporary: adata.write_h5ad(temporary, compression="lzf"))
-        with new_folder(path) as temporary:
+        with new_folder(path) as temporary, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*[Zz]arr.*")  # anndata on the format of zarr stores
             adata.write_zarr(temporary)
         return path
 
@@ -213,7 +216,10 @@ def read_pack(path: str | Path) -> MomentPack:
     from anndata.io import read_elem
 
     path = user_path(path)
-    with reading(path, "a moment pack", "get it again, or write it again with write_moments"), stored_group(path) as group:
+    with (
+        reading(path, "a moment pack", "get it again, or write it again with write_moments"),
+        stored_group(path) as group,
+    ):
         if "uns/gears/kind" not in group:
             msg = "it is none; PertData.write_moments and `gears prepare --moments` write them"
             raise ValueError(msg)
@@ -228,9 +234,12 @@ def read_pack(path: str | Path) -> MomentPack:
         pack = MomentPack(
             text["manifest"],
             text["tables"],
-            *(obs[name].to_numpy().astype(np.int64) for name in ("condition_id", "batch_id", "n_cells")),
+            obs["condition_id"].to_numpy(),
+            obs["batch_id"].to_numpy(),
+            obs["n_cells"].to_numpy(),
             layers,
-            *(beside[name] for name in ("halves", "halves_n")),
+            beside["halves"],
+            beside["halves_n"],
             sparse.csr_matrix(beside["controls"]),
             beside["controls_condition"],
         )

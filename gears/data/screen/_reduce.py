@@ -81,7 +81,9 @@ def reduce_to_pack(blocks: Blocks, draft: ScreenDraft, *, workers: int = 1, on_d
     drawn = drawn_rows([np.flatnonzero(table.cell_condition == one) for one in controls], draft.matrix.shape[1])
     is_drawn_N = np.zeros(len(row_N), dtype=bool)
     is_drawn_N[np.concatenate(drawn)] = True
-    leaves = list(_leaves(blocks, draft.cells, row_N, table.cell_condition, _half_bits(table.cell_condition), is_drawn_N))
+    leaves = list(
+        _leaves(blocks, draft.cells, row_N, table.cell_condition, _half_bits(table.cell_condition), is_drawn_N)
+    )
     is_gene_G = other_features(blocks.adata.var)[1] == ""
     genes = None if is_gene_G.all() else np.flatnonzero(is_gene_G)
     plan = Plan(len(draft.var), genes, draft.options.normalize, row_batch, is_control_C[row_condition])
@@ -121,10 +123,16 @@ def _run(what: str, leaves: list[Leaf], plan: Plan, *, workers: int, on_dask: bo
     if on_dask:
         import dask
 
-        shared, reduced, merged = dask.delayed(plan), dask.delayed(_reduced_blocks, pure=False), dask.delayed(merge_parts)
+        shared, reduced, merged = (
+            dask.delayed(plan),
+            dask.delayed(_reduced_blocks, pure=False),
+            dask.delayed(merge_parts),
+        )
         parts = [reduced(leaf.blocks, replace(leaf, blocks=[]), shared) for leaf in leaves]
         while len(parts) > 1:
-            parts = [merged(*parts[at : at + 2]) if at + 1 < len(parts) else parts[at] for at in range(0, len(parts), 2)]
+            parts = [
+                merged(*parts[at : at + 2]) if at + 1 < len(parts) else parts[at] for at in range(0, len(parts), 2)
+            ]
         return parts[0].compute()
     with processes(workers) as pool:
         done = (pool.map if pool is not None else map)(partial(reduced_leaf, plan=plan), leaves)
@@ -254,5 +262,3 @@ def _pack(draft: ScreenDraft, whole: Part, first: Part, row_condition: np.ndarra
     )
     key = content_hash(pack.seal(), draft.options.to_dict())
     return replace(pack, manifest=pack.manifest | {"content_hash": key})
-
-

@@ -70,8 +70,8 @@ class LoadCall(LoadOptions):
     dask: str | None = option(None, anything(),
         help="address of a dask scheduler whose workers read the screen's files and reduce them to `moments`")
     moments: str | Path | None = option(None, anything(),
-        help="""moment pack to write (h5ad or zarr): the screen is read block by block, and opened from the pack, without
-        its cells""")
+        help="""moment pack to write (h5ad or zarr): the screen is read block by block, and opened from the pack,
+        without its cells""")
     # fmt: on
 
 
@@ -106,7 +106,9 @@ def prepare_screen(
         raise ValueError(message)
     draft.log()
     n_bytes = BYTES_PER_VALUE * draft.matrix.nnz
-    return _placed(folder, key := screen_hash(draft), n_bytes, lambda empty: write_screen(empty, draft, key, workers=workers))
+    return _placed(
+        folder, key := screen_hash(draft), n_bytes, lambda empty: write_screen(empty, draft, key, workers=workers)
+    )
 
 
 def write_reduced(

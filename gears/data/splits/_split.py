@@ -196,7 +196,6 @@ class Split:
 
     def summary(self, screen: PreparedScreen) -> pd.DataFrame:
         """One row per label: condition, part, subgroup, n_cells, reason (for excluded labels)."""
-        import numpy as np
         import pandas as pd
 
         n_cells = dict(zip(screen.labels, screen.label_cells.tolist(), strict=True))
