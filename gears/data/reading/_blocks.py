@@ -181,14 +181,17 @@ def _of_dask(adata: AnnData, layer: str | None) -> Blocks:
     joined: Callable[..., Any] = dask.delayed(
         lambda parts: sparse.vstack([as_csr(part) for part in parts], format="csr")
     )
-    most, blocks, sizes, held = BLOCK_VALUES // max(1, array.shape[1]) * 8, [], [], []
+    most = (
+        8 * BLOCK_VALUES // max(1, array.shape[1])
+    )  # cells of a block: one value in eight is taken to be other than 0
+    blocks: list[list[Any]] = []
+    sizes: list[int] = []
     for part, size in zip(array.to_delayed().ravel(), array.chunks[0], strict=True):
-        held.append((part, size))
-        if sum(n for _, n in held) >= most:
-            blocks.append(joined([one for one, _ in held]))
-            sizes.append(sum(n for _, n in held))
-            held = []
-    if held:
-        blocks.append(joined([one for one, _ in held]))
-        sizes.append(sum(n for _, n in held))
-    return Blocks(_empty(in_memory(adata.obs), in_memory(adata.var), layer), blocks, sizes, on_dask=True)
+        if not sizes or sizes[-1] >= most:
+            blocks.append([])
+            sizes.append(0)
+        blocks[-1].append(part)
+        sizes[-1] += size
+    return Blocks(
+        _empty(in_memory(adata.obs), in_memory(adata.var), layer), [joined(parts) for parts in blocks], sizes, True
+    )

@@ -65,10 +65,6 @@ class MomentPack:
         """The C conditions."""
         return [Condition(tuple(genes), context, kind) for genes, context, kind in self.tables["conditions"]]
 
-    def seal(self) -> str:
-        """Hash of everything but the manifest."""
-        return content_hash(self.tables, *self.arrays().values())
-
     def arrays(self) -> dict[str, np.ndarray]:
         """Every array by name."""
         cells, names = self.controls, ("row_condition", "row_batch", "n", "halves", "halves_n", "controls_condition")
@@ -94,15 +90,16 @@ class MomentPack:
             ],
         )
         var = pd.DataFrame({"gene_name": self.tables["gene_names"]}, index=self.tables["gene_ids"])
-        plain = {"manifest": self.manifest | {"seal": self.seal()}, "tables": self.tables}
+        plain = {"manifest": self.manifest, "tables": self.tables}
         text = json.dumps(plain, default=lambda value: value.tolist() if hasattr(value, "tolist") else str(value))
         beside = {name: getattr(self, name) for name in ("halves", "halves_n", "controls", "controls_condition")}
+        beside |= {"description": text, "seal": content_hash(text, *self.arrays().values())}
         adata = plain_adata(
             obs,
             var,
             X=self.layers["mean"],
             layers={name: self.layers[name] for name in (*MOMENTS[1:], *COUNTED)},
-            uns={"gears": {"kind": KIND, "format_version": VERSION, "description": text, **beside}},
+            uns={"gears": {"kind": KIND, "format_version": VERSION, **beside}},
         )
         path = check_output(path, overwrite)
         if path.suffix != ".zarr":
@@ -243,7 +240,7 @@ def read_pack(path: str | Path) -> MomentPack:
             sparse.csr_matrix(beside["controls"]),
             beside["controls_condition"],
         )
-        if pack.seal() != pack.manifest.pop("seal", None):
+        if content_hash(str(beside["description"]), *pack.arrays().values()) != beside["seal"]:
             msg = f"{path} was changed or damaged after it was written; get it again, or write it again"
             raise ValueError(msg)
     return pack

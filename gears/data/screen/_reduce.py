@@ -67,6 +67,11 @@ class Part:
     lowest: float
     drawn: sparse.csr_matrix
 
+    def __sizeof__(self) -> int:
+        """Bytes of the tables, by which dask places what it computes."""
+        tables = (self.first_half, self.drawn.data, *vars(self.moments).values())
+        return sum(table.nbytes for table in tables if isinstance(table, np.ndarray))
+
 
 def reduce_to_pack(blocks: Blocks, draft: ScreenDraft, *, workers: int = 1, on_dask: bool = False) -> MomentPack:
     """The pack of a checked screen, whose draft holds annotations and no values."""
@@ -78,9 +83,10 @@ def reduce_to_pack(blocks: Blocks, draft: ScreenDraft, *, workers: int = 1, on_d
     row_batch, row_condition = np.divmod(keys, n_conditions)
     is_control_C = np.array([one.is_control for one in table.conditions])
     controls = np.flatnonzero(is_control_C)
-    drawn = drawn_rows([np.flatnonzero(table.cell_condition == one) for one in controls], draft.matrix.shape[1])
+    groups = [np.flatnonzero(table.cell_condition == one) for one in controls]
+    drawn = np.concatenate(drawn_rows(groups, len(draft.var)))
     is_drawn_N = np.zeros(len(row_N), dtype=bool)
-    is_drawn_N[np.concatenate(drawn)] = True
+    is_drawn_N[drawn] = True
     leaves = list(
         _leaves(blocks, draft.cells, row_N, table.cell_condition, _half_bits(table.cell_condition), is_drawn_N)
     )
@@ -91,7 +97,7 @@ def reduce_to_pack(blocks: Blocks, draft: ScreenDraft, *, workers: int = 1, on_d
     first = run("reading control cells", leaves, plan)
     centres = {int(row_batch[row]): first.moments.centre_on(at) for at, row in enumerate(first.rows.tolist())}
     whole = run("reading cells", leaves, replace(plan, centres=centres))
-    return _pack(draft, whole, first, row_condition, row_batch)
+    return _pack(draft, whole, first, row_condition, row_batch, drawn)
 
 
 def _half_bits(condition_N: np.ndarray) -> np.ndarray:
@@ -224,7 +230,9 @@ def merge_parts(one: Part, other: Part) -> Part:
     return Part(rows, moments, conditions, halves, min(one.lowest, other.lowest), drawn)
 
 
-def _pack(draft: ScreenDraft, whole: Part, first: Part, row_condition: np.ndarray, row_batch: np.ndarray) -> MomentPack:
+def _pack(
+    draft: ScreenDraft, whole: Part, first: Part, row_condition: np.ndarray, row_batch: np.ndarray, drawn: np.ndarray
+) -> MomentPack:
     table, moments = draft.settings, whole.moments
     assert table is not None
     n_C = np.bincount(table.cell_condition, minlength=len(table.conditions))
@@ -236,10 +244,6 @@ def _pack(draft: ScreenDraft, whole: Part, first: Part, row_condition: np.ndarra
     halves = np.where((n_C > 1)[:, None], np.stack(means, axis=1), np.nan)
     layers = {"mean": moments.mean} | {f"m{order}": moments.central(order) for order in (2, 3, 4)}
     layers |= {name: getattr(moments, f"_n_{name}").astype(np.int32) for name in ("nonzero", "above", "below")}
-    controls = np.array([one.is_control for one in table.conditions])
-    drawn = np.concatenate(
-        drawn_rows([np.flatnonzero(table.cell_condition == one) for one in np.flatnonzero(controls)], len(draft.var))
-    )
     in_order = np.argsort(np.argsort(drawn))  # of the cells of the passes, which come in the order of the screen
     tables = screen_tables(draft)
     tables |= {
@@ -260,5 +264,5 @@ def _pack(draft: ScreenDraft, whole: Part, first: Part, row_condition: np.ndarra
         as_csr(first.drawn[in_order]),
         table.cell_condition[drawn].astype(np.int64),
     )
-    key = content_hash(pack.seal(), draft.options.to_dict())
+    key = content_hash(tables, *pack.arrays().values(), draft.options.to_dict())
     return replace(pack, manifest=pack.manifest | {"content_hash": key})

@@ -238,6 +238,9 @@ def obtain_screen(data_path: Path, load: LoadCall, is_gene: Callable[[], KnownGe
     if (data_path / name).exists() and not is_prepared(data_path / name):
         name = f"{name}-prepared"  # a folder that is no prepared screen is somebody's data
     if is_pack(source):
+        if load.moments is not None:
+            msg = f"{source} is a moment pack already; omit moments"
+            raise ValueError(msg)
         screen = open_pack(source, data_path / name)
         check_same_options(screen, processing)
         return screen
