@@ -216,7 +216,7 @@ class GEARS(Shown):
         G_go, G_coexpress
             Custom graphs: an edge table (source, target, weight), a networkx graph, a file
             (STRING, OmniPath, DoRothEA, ...), gene embeddings, several of these in a list (see
-            ``docs/graphs.md``), or published edge tensors (2, E) with `G_go_weight`, `G_coexpress_weight` (E,).
+            ``docs/evidence.md``), or published edge tensors (2, E) with `G_go_weight`, `G_coexpress_weight` (E,).
         pert_embedding
             Gene embeddings that the perturbation embedding starts from: a file, DataFrame, dict, or
             :class:`gears.graphs.GeneEmbedding`. Genes without one start at random.

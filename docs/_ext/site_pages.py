@@ -63,11 +63,15 @@ def _joined(value: Any) -> str:
 
 
 def copy_results(results: Path, pages: Path) -> None:
-    """Copy the results of benchmarks and their pictures, so that pages can link to them."""
+    """Copy the results of benchmarks and their pictures, so that pages can link to them, out of the sidebar."""
     shutil.rmtree(pages, ignore_errors=True)
     pages.mkdir(parents=True)
-    for path in sorted([*results.glob("*.md"), *results.glob("*.png")]):
+    for path in sorted(results.glob("*.png")):
         shutil.copy(path, pages / path.name)
+    for path in sorted(results.glob("*.md")):
+        (pages / path.name).write_text(
+            f"---\norphan: true\n---\n\n{path.read_text(encoding='utf-8')}", encoding="utf-8"
+        )
 
 
 def setup(app: Any) -> dict[str, Any]:

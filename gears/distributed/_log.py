@@ -18,18 +18,24 @@ def show_progress() -> None:
     """Let INFO lines of ``gears`` reach stderr (a notebook's stdout), unless logging was configured by the caller."""
     logger = logging.getLogger("gears")
     if logger.handlers or logging.getLogger().handlers:
+        if logger.level == logging.NOTSET and any(handler.name == HANDLER for handler in logger.handlers):
+            logger.setLevel(logging.INFO)  # added while the package was quiet, which then restored the level
         return
     attach(LineHandler(sys.stdout if in_notebook() else sys.stderr), _rank())
 
 
 def attach(handler: logging.Handler, rank: int, prefix: str = "") -> None:
-    """Log through a handler: all lines of rank 0, behind `prefix`, and warnings of the others, behind their rank."""
+    """Log through a handler: all lines of rank 0, behind `prefix`, and warnings of the others, behind their rank.
+
+    A level that the user has set stays.
+    """
     handler.set_name(HANDLER)
     line = f"[rank {rank}] %(levelname)s: %(message)s" if rank else f"{prefix}%(message)s"
     handler.setFormatter(logging.Formatter(line))
     logger = logging.getLogger("gears")
     logger.addHandler(handler)
-    logger.setLevel(logging.WARNING if rank else logging.INFO)
+    if rank or logger.level == logging.NOTSET:
+        logger.setLevel(logging.WARNING if rank else logging.INFO)
 
 
 class Once(logging.Filter):

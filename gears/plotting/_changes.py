@@ -11,6 +11,7 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.core._messages import count
+from gears.core._progress import in_notebook
 from gears.plotting import _style
 from gears.plotting._style import FONT, MARKS
 
@@ -335,7 +336,7 @@ def plot_perturbation(
     mean_CG = screen.statistics.mean
     control_G = mean_CG[screen.control_of[row]]
     _, genes = screen.ranked_genes(row)
-    show = _style.in_notebook() and ax is None if show is None else show
+    show = in_notebook() and ax is None if show is None else show
     ax = gene_changes(
         mean_CG[row] - control_G,
         {"predicted": predictions.delta(condition)},

@@ -1,6 +1,6 @@
 """The Gaussian-process prior: what is predicted for a condition before a network is trained.
 
-An additive Gaussian process over perturbed genes whose weights maximise the evidence; see ``docs/prior.md``.
+An additive Gaussian process over perturbed genes whose weights maximise the evidence; see ``docs/concepts.md``.
 """
 
 from gears.priors._data import PriorData

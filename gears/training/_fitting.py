@@ -23,6 +23,7 @@ from gears.conditions import Condition
 from gears.core._messages import count
 from gears.core._numbers import whole_number
 from gears.core._options import divided
+from gears.core._progress import in_notebook
 from gears.data.splits._make import folds_like
 from gears.data.splits._split import Split
 from gears.distributed._gpus import GpuIds
@@ -393,7 +394,7 @@ def cross_validated(
             device=device.type if gpu_ids is None else None,
             **{"n_split_half": 0, "mask_target": parts.config.mask_target, **scoring.given()},
         )
-        logger.info("%s", result)
+        logger.info("%s", str(result).partition("\n")[0] if in_notebook() else result)
     return result
 
 

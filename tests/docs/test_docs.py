@@ -17,7 +17,7 @@ PAGES = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md"), *(ROOT / "benchmarks" / 
 # pages that the site makes out of files kept elsewhere
 MADE = {DOCS / "notebooks": (ROOT / "notebooks", ".ipynb"), DOCS / "results": (ROOT / "benchmarks" / "results", None)}
 # the start page, and pages that are kept elsewhere
-WITHOUT_QUESTION = {"index", "changelog", "contributing"}
+WITHOUT_QUESTION = {"index"}
 FENCE = re.compile(r"^```.*?^```", flags=re.DOTALL | re.MULTILINE)
 PYTHON = re.compile(r"^```(?:python|\{setup\}|\{drawn\})[^\n]*\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
 
@@ -98,7 +98,7 @@ def test_python_on_the_pages_is_python_with_names_that_exist(page: Path) -> None
 
 
 def test_functions_that_pages_refer_to_are_in_the_reference() -> None:
-    reference = "".join(map(text_of, DOCS.glob("api_*.md")))
+    reference = "".join(map(text_of, DOCS.glob("api*.md")))
     named = {name for page in DOCS.glob("*.md") for name in re.findall(r"\{py:func\}`(gears[\w.]+)`", text_of(page))}
     assert named
     for name in named:
@@ -110,7 +110,7 @@ def test_functions_that_pages_refer_to_are_in_the_reference() -> None:
 def test_every_plot_is_in_the_gallery_and_in_the_reference() -> None:
     import gears.plotting as plots
 
-    gallery, reference = text_of(DOCS / "gallery.md"), text_of(DOCS / "api_plots.md")
+    gallery, reference = text_of(DOCS / "gallery.md"), text_of(DOCS / "api.md")
     assert [name for name in plots.__all__ if name not in reference and name != "image_bytes"] == []
     drawn = set(plots.__all__) - {"image_bytes", "new_axes", "prediction_figure"}
     assert [name for name in sorted(drawn) if name not in gallery] == []

@@ -33,8 +33,8 @@ def load_tool() -> Any:
 EXECUTE = load_tool()
 NAMES = EXECUTE.names()
 EXPECTED = {
-    "campaign", "data", "evaluation", "explain", "from_cell_gears", "main_job", "own_graph", "prediction",
-    "second_screen", "training",
+    "campaign", "data", "evaluation", "explain", "from_cell_gears", "main_job", "one_screen", "own_graph",
+    "second_screen", "several_workers",
     "uncertainty",
 }  # fmt: skip
 SMALL = (

@@ -132,9 +132,28 @@ def test_in_a_notebook_lines_go_to_stdout_and_the_table_is_not_logged(data, monk
     perturbed = [label for label in data.screen.labels if label != "ctrl"]
     monkeypatch.setattr("gears.distributed._log.in_notebook", lambda: True)
     monkeypatch.setattr("gears.gears.in_notebook", lambda: True)
+    monkeypatch.setattr("gears.training._fitting.in_notebook", lambda: True)
     monkeypatch.setattr(logging.getLogger(), "handlers", [])
-    _, result = trained(data, perturbed[:10])
+    model, result = trained(data, perturbed[:10])
     shown = capsys.readouterr()
     assert shown.err == ""
     assert shown.out.splitlines()[-1] == str(result).splitlines()[0]
     assert "pearson_delta_ref" not in shown.out
+    comparison = model.cross_validate(folds=2)
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[-1] == str(comparison).splitlines()[0]
+    assert "pearson_delta_ref" not in shown
+
+
+def test_a_level_that_the_user_has_set_stays(data, monkeypatch, capsys):
+    perturbed = [label for label in data.screen.labels if label != "ctrl"]
+    logger = logging.getLogger("gears")
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "level", logging.NOTSET)
+    logger.setLevel(logging.ERROR)
+    trained(data, perturbed[:10])
+    assert capsys.readouterr().err == ""
+    logger.setLevel(logging.NOTSET)
+    trained(data, perturbed[:10])
+    assert "prior fitted" in capsys.readouterr().err
