@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import sparse
 
 from gears.core._progress import followed
-from gears.data.checks._survey import ScreenDraft
 from gears.data.reading._blocks import Blocks, block_values
 from gears.data.reading._matrix import as_csr, log_normalize, other_features
 from gears.data.screen._files import screen_manifest, screen_tables
@@ -25,6 +24,9 @@ from gears.data.screen._moments import Centre, ConditionMoments, MemoryRows, con
 from gears.data.screen._packs import MomentPack
 from gears.data.screen._samples import HALVES_SEED, N_HALVES, drawn_rows, half_of
 from gears.files.formats import content_hash
+
+if TYPE_CHECKING:
+    from gears.data.checks._survey import ScreenDraft
 
 MOST_LEAVES = 64
 """Runs of blocks that are reduced apart: more of them share the work better and move more tables."""
