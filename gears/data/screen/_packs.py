@@ -73,7 +73,8 @@ class MomentPack:
 
     def write(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write an h5ad file, or a zarr store where the name ends so."""
-        conditions = [self.conditions[row] for row in self.row_condition.tolist()]
+        every = self.conditions
+        conditions = [every[row] for row in self.row_condition.tolist()]
         batches = [str(self.tables["batches"][batch]) for batch in self.row_batch.tolist()]
         obs = pd.DataFrame(
             {
