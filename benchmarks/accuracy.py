@@ -45,13 +45,14 @@ from screens import (
     from_singles,
     gained,
     interval,
+    known_and_tested,
     resampled_means,
     screens,
     simulation,
 )
 
 from gears import Condition, PertData
-from gears.data.splits._split import Split, perturbed_in
+from gears.data.splits._split import Split
 from gears.evaluation import BASELINES, DECISIVE, compare
 from gears.evaluation._fitted import settings_of
 from gears.evaluation.metrics import condition_metrics, get_metric
@@ -301,8 +302,7 @@ def scored(
     data: PertData, predicted: Callable[[list[Condition]], np.ndarray], metrics: Sequence[str] = METRICS
 ) -> pd.DataFrame:
     """Metrics of the test conditions, whose expression is `predicted`; known are those of training and validation."""
-    known = [condition for part in ("train", "val") for condition in perturbed_in(data.split, part)]
-    tested = perturbed_in(data.split, "test")
+    known, tested = known_and_tested(data.split)
     (setting,) = settings_of(data.screen, tested, known)
     truth = Truth.of(setting.screen, setting.conditions, reference_mean_G=setting.means.reference_mean(), pooled=known)
     predicted_UG = predicted([tested[row] for row in setting.rows])

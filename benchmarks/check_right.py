@@ -78,7 +78,7 @@ def _gradient(screen, device, ids, reducer=None, hidden=16):
 
     With a `reducer` of two workers the second has none of the conditions, and the gradient is half as large.
     """
-    from gears.model._division import Division
+    from gears.model.layers import Division
     from gears.training._batches import moved
     from gears.training._workers import SharedGradients
 

@@ -22,10 +22,9 @@ import numpy as np
 import pandas as pd
 from design import changes, fitted
 from measuring import Result, table
-from screens import KINDS, folds_of, screens
+from screens import KINDS, folds_of, known_and_tested, screens
 
 from gears import GEARS, Condition, PertData
-from gears.data.splits._split import perturbed_in
 from gears.design import interactions_table
 from gears.design._interactions import MARGIN
 from gears.design.hits import Scorer
@@ -54,8 +53,7 @@ def calibration_of_hits(
         assert screen.truth is not None
         with screen.prepared() as data:
             for split in folds_of(data, folds):
-                held = perturbed_in(split, "test")
-                measured = [one for part in ("train", "val") for one in perturbed_in(split, part)]
+                measured, held = known_and_tested(split)
                 model = fitted(data, measured, held)
                 pairs = [one for one in held if len(one) == 2]
                 departures = departure_table(data, screen.truth, model, pairs)

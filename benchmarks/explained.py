@@ -21,11 +21,10 @@ import numpy as np
 import pandas as pd
 from design import changes, fitted
 from measuring import Result, table
-from screens import KINDS, folds_of, screens
+from screens import KINDS, folds_of, known_and_tested, screens
 from sklearn.metrics import roc_auc_score
 
 from gears import Condition, PertData
-from gears.data.splits._split import perturbed_in
 from gears.design import suggest
 from gears.graphs._annotation import GeneAnnotation
 from gears.prediction.predictions import CHANGED
@@ -50,8 +49,7 @@ def explained(
         assert screen.truth is not None
         with screen.prepared() as data:
             for split in folds_of(data, folds):
-                held = perturbed_in(split, "test")
-                measured = [one for part in ("train", "val") for one in perturbed_in(split, part)]
+                measured, held = known_and_tested(split)
                 model = fitted(data, measured, held)
                 true_UG = np.abs(changes(data, screen.truth, held)) > CHANGED
                 p_UG = model.predict(held).p_changed().to_numpy()

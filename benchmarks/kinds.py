@@ -23,12 +23,12 @@ import pandas as pd
 from accuracy import packed, sign
 from anndata import AnnData
 from measuring import Result, table
-from screens import COMMON, PREPARED, SIMULATED, Screen, folds_of, gained, screens
+from screens import COMMON, PREPARED, SIMULATED, Screen, folds_of, gained, known_and_tested, screens
 
 from gears import Condition, PertData
 from gears.core._intervals import half_width, sd_factor
 from gears.data.screen._statistics import variance_within
-from gears.data.splits._split import Split, perturbed_in, subgroup_names
+from gears.data.splits._split import Split, subgroup_names
 from gears.evaluation import DECISIVE
 from gears.evaluation._fitted import settings_of
 from gears.evaluation.metrics import condition_metrics
@@ -116,9 +116,7 @@ def of_screen(screen: Screen, n_folds: int) -> Iterator[pd.DataFrame]:
 def of_fold(data: PertData, split: Split) -> pd.DataFrame:
     """Metrics and coverage of the test conditions of a split."""
     data.use_split(split)
-    known, tested = (
-        [one for part in parts for one in perturbed_in(split, part)] for parts in (("train", "val"), ("test",))
-    )
+    known, tested = known_and_tested(split)
     fitted = prior_of(data, ("train", "val"))
     assert fitted is not None
     (setting,) = settings_of(data.screen, tested, known)

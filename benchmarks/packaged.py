@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 from measuring import Result, table
-from screens import folds_of, gained, screens
+from screens import folds_of, gained, known_and_tested, screens
 
-from gears.data.splits._split import perturbed_in
 from gears.evaluation._fitted import settings_of
 from gears.evaluation._rows import pearson_rows
 from gears.evaluation.metrics import condition_metrics
@@ -57,8 +56,7 @@ def of_subsets(data: Path) -> Iterator[tuple[str, Mapping[str, np.ndarray]]]:
         with screen.prepared() as prepared:
             for split in folds_of(prepared, 5):
                 prepared.use_split(split)
-                known = [one for part in ("train", "val") for one in perturbed_in(split, part)]
-                tested = perturbed_in(split, "test")
+                known, tested = known_and_tested(split)
                 (setting,) = settings_of(prepared.screen, tested, known)
                 reference_G = setting.means.reference_mean()
                 truth = Truth.of(setting.screen, setting.conditions, reference_mean_G=reference_G, pooled=known)

@@ -12,10 +12,10 @@ from typing import Any
 import anndata
 import numpy as np
 
-from gears import PertData
+from gears import Condition, PertData
 from gears.data.screen._prepared import PreparedScreen
 from gears.data.splits import folds
-from gears.data.splits._split import Split
+from gears.data.splits._split import Split, perturbed_in
 from gears.simulate import SimulatedTruth, simulated_screen
 
 COMMON = {
@@ -106,6 +106,12 @@ def screens(kinds: Sequence[str], data: Path | None, seeds: Sequence[int], small
 def folds_of(data: PertData, n_folds: int, repeats: int = 1, seed: int = 1) -> list[Split]:
     """Folds over conditions, fewer where there are few conditions."""
     return list(folds(data.screen, min(n_folds, len(data.screen.conditions) - 1), repeats, seed))
+
+
+def known_and_tested(split: Split) -> tuple[list[Condition], list[Condition]]:
+    """Perturbed conditions of training and validation, and those of the test part."""
+    train, val, test = (perturbed_in(split, part) for part in ("train", "val", "test"))
+    return [*train, *val], test
 
 
 def from_singles(screen: PreparedScreen, n_combinations: Sequence[int]) -> Iterator[tuple[int, Split]]:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from gears.training.any_model import distributed_train_worker, launch_distributed_training
+from gears.train_distributed import distributed_train_worker, launch_distributed_training
 
 
 def make_model() -> nn.Module:

@@ -28,7 +28,8 @@ from gears.distributed._group import joined
 from gears.distributed._log import shown
 from gears.distributed._world import World, current_world, is_running
 from gears.evaluation.interactions import predict_interaction
-from gears.evaluation.verdict import closing_sentence, short_table
+from gears.evaluation.verdict import closing_sentence, short_table, verdict_table
+from gears.model._card import write_card
 from gears.model._folder import (
     ModelParts,
     build_parts,
@@ -268,7 +269,7 @@ class GEARS(Shown):
             table = None
             if options.evaluate_test and self.rank == 0 and not fit.run.stopped:
                 with seconds.of("evaluation"):
-                    table = self.report_test(verbose=train_options.verbose)
+                    table = self.report_test(verbose=train_options.verbose, saved_in=fit.saved_in)
         self.result = fit.result(table)
         return self.result
 
@@ -317,8 +318,10 @@ class GEARS(Shown):
         """
         return evaluate_model(self._need_data("evaluate"), *self._predictor(), options)
 
-    def report_test(self, *, verbose: bool = True) -> pd.DataFrame | None:
+    def report_test(self, *, verbose: bool = True, saved_in: str | Path | None = None) -> pd.DataFrame | None:
         """Evaluate (see :meth:`evaluate`) and log a short table; None where the split has no test part.
+
+        The table also goes into the card of the model that is saved in a folder.
 
         In a notebook only the verdict is logged: the result of :meth:`train` shows the table.
         """
@@ -326,8 +329,10 @@ class GEARS(Shown):
         if split is None or "test" not in split.parts:
             return None
         table = self.evaluate(n_split_half=0)
+        if table is not None and saved_in is not None:
+            write_card(saved_in, self._need_model(), short_table(table))
         if table is not None and verbose:
-            logger.info("%s", closing_sentence(table) if in_notebook() else short_table(table))
+            logger.info("%s", closing_sentence(verdict_table(table), table) if in_notebook() else short_table(table))
         return table
 
     def cross_validate(
@@ -521,6 +526,8 @@ class GEARS(Shown):
             if is_model(path):
                 logger.info("replacing the model in %s", path)
             save_model(path, parts, plain_state(self.best_model or self.model))
+            table = None if self.result is None else self.result.table
+            write_card(path, parts, "" if table is None else short_table(table))
             logger.info("the model was saved in %s", path)
 
     def load_pretrained(self, path: str | Path) -> None:

@@ -29,7 +29,6 @@ import pandas as pd
 from gears import plotting
 from gears.conditions import Condition, check_one_change
 from gears.core._messages import count
-from gears.core._progress import in_notebook
 from gears.data.screen._prepared import PreparedScreen
 from gears.design._interactions import interactions_table
 from gears.evaluation.baselines._base import make_baseline
@@ -39,7 +38,7 @@ from gears.evaluation.metrics.differential import welch_p_values
 from gears.evaluation.truth import Truth
 from gears.evaluation.uncertainty import Calibration, calibration
 from gears.gears import GEARS, AnyModel, gears_of
-from gears.plotting._style import deliver, figure_of
+from gears.plotting._style import deliver, figure_of, in_notebook
 from gears.prediction.predictions import Predictions
 
 __all__ = [

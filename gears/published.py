@@ -12,7 +12,7 @@ from gears.cell_gears._folders import screen_names
 from gears.data._published import read_published_split
 from gears.data.screen._files import H5AD
 from gears.files._paths import user_path
-from gears.files._pickles import load_plain
+from gears.files._untrusted import load_plain
 from gears.graphs._nodes import read_gene_set
 from gears.pertdata import PertData
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from driving import workers_by_fork
+from driving import free_port, workers_by_fork
 from hypothesis import settings
 
 # No time limit per example: on a busy machine it fails by chance.
@@ -39,6 +39,30 @@ def quick_workers():
     """Workers of the test start without seconds of imports (see `driving.workers_by_fork`)."""
     with workers_by_fork():
         yield
+
+
+@pytest.fixture
+def meeting_point(monkeypatch):
+    """MASTER_ADDR and MASTER_PORT of a group on this machine, and nothing else of a launcher."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", free_port())
+
+
+@pytest.fixture
+def offline(monkeypatch, tmp_path):
+    """Weights & Biases without network, keeping everything below a temporary folder."""
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for name in ("CONFIG_DIR", "CACHE_DIR", "DATA_DIR"):
+        monkeypatch.setenv(f"WANDB_{name}", str(tmp_path / "wandb-own"))
+
+
+@pytest.fixture
+def without_figures(monkeypatch):
+    """Reports without drawn figures, which take seconds (drawn: evaluation/test_compare.py)."""
+    begin = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<?xml"}
+    monkeypatch.setattr("gears.report.of_model.image_bytes", lambda figure, kind="png": begin[kind])
 
 
 def pytest_sessionfinish():

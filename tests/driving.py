@@ -1,14 +1,13 @@
 """What tests of several rooms share: drivers that run in a process of their own, workers that start at once, folders
 that may only be read."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import dataclasses
 import json
 import multiprocessing
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,13 +21,20 @@ def found_by(driver: Path, *arguments: Any) -> dict[str, Any]:
     """Run a driver in a process of its own, show its line, and return what it says."""
     done = subprocess.run(
         [sys.executable, str(driver), *map(str, arguments)],
-        capture_output=True, text=True, timeout=1500, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=3500, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("FOUND ")]
     print(line)
     found: dict[str, Any] = json.loads(line[6:])
     return found
+
+
+def free_port() -> str:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
 
 
 def cut_off(path: Path, within: str) -> None:
@@ -50,11 +56,18 @@ def _with_environment(rank: int, environment: dict[str, str], function: Any, *ar
     function(rank, *args)
 
 
+def fork_server() -> Any:
+    """Processes that are forks of a server that has imported the package."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(FORK_SERVER_MODULES)
+    return context
+
+
 def start_by_fork(function: Any, args: tuple[Any, ...], **options: Any) -> Any:
     """`torch.multiprocessing.start_processes` with forks of a server that has imported the package."""
     import torch.multiprocessing
 
-    multiprocessing.get_context("forkserver").set_forkserver_preload(FORK_SERVER_MODULES)
+    fork_server()
     arguments = (dict(os.environ), function, *args)
     return torch.multiprocessing.start_processes(
         _with_environment, arguments, **(options | {"start_method": "forkserver"})
@@ -84,7 +97,7 @@ def workers_by_fork() -> Iterator[None]:
         setup = dataclasses.replace(setup, parent=forkserver._forkserver._forkserver_pid)
         return start_by_fork(function, (setup, payload), **options)
 
-    multiprocessing.get_context("forkserver").set_forkserver_preload(FORK_SERVER_MODULES)
+    fork_server()
     torch.multiprocessing.start_processes = start_workers
     try:
         yield

@@ -1,7 +1,5 @@
 """Scripts of ``tests/fakecuda``, which run on a pretended GPU in a process of their own."""
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

@@ -1,5 +1,7 @@
 """Screens of several contexts, batches and types of perturbation, from preparing to a saved model."""
 
+import shutil
+
 import anndata
 import numpy as np
 import pandas as pd
@@ -88,6 +90,23 @@ def test_contexts_and_types_from_training_to_a_saved_model(tmp_path, pert_data, 
     assert [list(frame.index) for frame in chunks] == [
         [f"GX00+GX01 [{kind}] @ {line}" for line in ("L1", "L2") for kind in ("CRISPRa", "CRISPRi")]
     ]
+
+
+def test_a_resumed_run_and_a_saved_model_predict_the_same_in_every_context(tmp_path, pert_data):
+    pert_data.prepare_split("simulation", seed=1)
+    options = {"checkpoint_every_steps": 1, "keep_last": 100}
+    whole = trained(pert_data, save_path=str(tmp_path / "whole"), **options)
+    shutil.copytree(tmp_path / "whole", tmp_path / "half")
+    files = sorted((tmp_path / "half" / "checkpoints").iterdir())
+    for later in files[len(files) // 2 :]:
+        later.unlink()
+    resumed = trained(pert_data, save_path=str(tmp_path / "half"), resume=True, **options)
+    resumed.save_model(tmp_path / "model")
+    wanted = whole.predict(["GX00", ["GX05", "GX20"]])
+    for model in (resumed, GEARS.from_pretrained(tmp_path / "model", device="cpu")):
+        found = model.predict(["GX00", ["GX05", "GX20"]])
+        np.testing.assert_array_equal(found.expression_UG, wanted.expression_UG)
+        np.testing.assert_array_equal(found.sd_change, wanted.sd_change)
 
 
 def test_a_context_that_training_never_saw(pert_data):

@@ -1,8 +1,7 @@
 """No file and no model of another screen is replaced; an earlier model stays until a run is complete."""
 
 import logging
-import subprocess
-import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from anndata import AnnData
+from driving import fork_server
 
 from gears import GEARS, PertData
 from gears.cli.main import main
@@ -26,14 +26,14 @@ MINE = b"a file of the user"
 
 
 def screen_in(folder: Path, adata: AnnData, name: str = "small") -> PertData:
-    pert_data = PertData(folder, default_pert_graph=False)
-    pert_data.new_data_process(name, adata)
-    pert_data.prepare_split("simulation", seed=1)
-    return pert_data
+    small_data = PertData(folder, default_pert_graph=False)
+    small_data.new_data_process(name, adata)
+    small_data.prepare_split("simulation", seed=1)
+    return small_data
 
 
-def new_model(pert_data: PertData) -> GEARS:
-    model = GEARS(pert_data, device="cpu")
+def new_model(small_data: PertData) -> GEARS:
+    model = GEARS(small_data, device="cpu")
     model.model_initialize(hidden_size=4)
     return model
 
@@ -47,24 +47,19 @@ def same_weights(left: dict[str, Any], right: dict[str, Any]) -> bool:
 
 
 @pytest.fixture(scope="module")
-def pert_data(small_data):
-    return small_data
-
-
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory, pert_data):
+def saved(tmp_path_factory, small_data):
     """A saved model."""
     path = tmp_path_factory.mktemp("models") / "m"
-    model = new_model(pert_data)
+    model = new_model(small_data)
     model.train(epochs=0, evaluate_test=False, verbose=False, save_path=str(path))
     return path
 
 
 @pytest.mark.parametrize("suffix", ["h5ad", "csv", "zarr"])
-def test_predict_replaces_no_file_without_overwrite(saved, pert_data, suffix, tmp_path, capsys):
+def test_predict_replaces_no_file_without_overwrite(saved, small_data, suffix, tmp_path, capsys):
     output = tmp_path / f"mine.{suffix}"
     output.write_bytes(MINE)
-    words = ["predict", str(saved), pert_data.pert_names[0], "--output", str(output), "--quiet"]
+    words = ["predict", str(saved), small_data.pert_names[0], "--output", str(output), "--quiet"]
     assert main(words) == 2
     assert "--overwrite" in capsys.readouterr().err
     assert output.read_bytes() == MINE
@@ -85,17 +80,17 @@ def test_simulate_replaces_no_file_without_overwrite(taken, tmp_path, capsys):
     assert (tmp_path / taken).read_bytes() != MINE
 
 
-def test_functions_replace_no_file_without_overwrite(pert_data, saved, tmp_path):
+def test_functions_replace_no_file_without_overwrite(small_data, saved, tmp_path):
     model = GEARS.from_pretrained(saved, device="cpu")
-    genes = pert_data.pert_names[:3]
-    assert isinstance(pert_data.split, Split)
+    genes = small_data.pert_names[:3]
+    assert isinstance(small_data.split, Split)
     writers = {
         "screen.h5ad": lambda path, **how: simulate_to_h5ad(
             path, n_genes=20, n_singles=3, n_pairs=1, cells_per_condition=4, n_control=5, **how
         ),
         "predicted.h5ad": lambda path, **how: model.predict_to_file(genes, path, **how),
         "pairs.h5ad": lambda path, **how: model.predict_to_file(model.pairs(genes), path, **how),
-        "split.json": pert_data.split.save,
+        "split.json": small_data.split.save,
         "graph.npz": model._need_model().go.save,
     }
     for name, write in writers.items():
@@ -119,8 +114,8 @@ def test_a_folder_that_is_no_store_is_never_replaced(saved, name, tmp_path):
     assert mine.read_bytes() == MINE
 
 
-def test_a_report_replaces_a_report_and_no_file_of_the_user(saved, pert_data, tmp_path, capsys):
-    model = GEARS(pert_data, device="cpu")
+def test_a_report_replaces_a_report_and_no_file_of_the_user(saved, small_data, tmp_path, capsys, without_figures):
+    model = GEARS(small_data, device="cpu")
     model.load_pretrained(saved)
     scores: dict[str, Any] = {"n_split_half": 0, "metrics": ["relative_error"], "baselines": ["no_change"]}
     for name in ("summary.csv", "report.html"):
@@ -129,7 +124,7 @@ def test_a_report_replaces_a_report_and_no_file_of_the_user(saved, pert_data, tm
         (folder / name).write_bytes(MINE)
         with pytest.raises(FileExistsError, match=f"holds {name}, which are not of a report"):
             model.evaluate(report=folder, **scores)
-        assert main(["compare", str(pert_data.dataset_path), "--report", str(folder)]) == 2
+        assert main(["compare", str(small_data.dataset_path), "--report", str(folder)]) == 2
         assert f"--report {folder} holds {name}" in capsys.readouterr().err
         assert (folder / name).read_bytes() == MINE
     table = model.evaluate(**scores)
@@ -149,14 +144,14 @@ def test_a_model_of_another_screen_is_not_replaced(saved, small_screen, tmp_path
     assert same_weights(before, weights_in(saved))
 
 
-def test_a_model_of_the_same_screen_is_replaced_with_one_line(pert_data, tmp_path, caplog):
+def test_a_model_of_the_same_screen_is_replaced_with_one_line(small_data, tmp_path, caplog):
     path = tmp_path / "m"
     options = RUN | {"verbose": True, "save_path": str(path)}
     with caplog.at_level(logging.INFO, logger="gears"):
-        new_model(pert_data).train(**options)
+        new_model(small_data).train(**options)
         assert "replace" not in caplog.text
         first = weights_in(path)
-        new_model(pert_data).train(**options | {"lr": 0.05})
+        new_model(small_data).train(**options | {"lr": 0.05})
     assert caplog.text.count("is replaced when this run is complete") == 1
     assert not same_weights(first, weights_in(path))
     assert (path / "metrics.jsonl").exists()
@@ -183,63 +178,57 @@ def interrupting():
     del LOGGERS["interrupting"]
 
 
-def test_an_earlier_model_stays_until_the_run_is_complete(pert_data, tmp_path, interrupting):
+def test_an_earlier_model_stays_until_the_run_is_complete(small_data, tmp_path, interrupting):
     path, options = tmp_path / "m", RUN | {"checkpoint_every": 1}
-    new_model(pert_data).train(**options, save_path=str(path))
+    new_model(small_data).train(**options, save_path=str(path))
     first = weights_in(path)
 
     longer = options | {"epochs": 3, "lr": 0.05, "save_path": str(path)}
     with pytest.raises(Interrupted):
-        new_model(pert_data).train(**longer, loggers=[interrupting])
+        new_model(small_data).train(**longer, loggers=[interrupting])
     assert same_weights(first, weights_in(path)), "the earlier model was replaced by a part of a run"
     unfinished = tmp_path / "m.unfinished"
     assert is_model(unfinished)
 
-    result = new_model(pert_data).train(**longer, resume=True)
+    result = new_model(small_data).train(**longer, resume=True)
     assert len(result.history) == 3
     assert not same_weights(first, weights_in(path))
     assert not unfinished.exists()
 
     never_interrupted = tmp_path / "whole"
-    new_model(pert_data).train(**longer | {"save_path": str(never_interrupted)})
+    new_model(small_data).train(**longer | {"save_path": str(never_interrupted)})
     assert same_weights(weights_in(path), weights_in(never_interrupted))
 
 
-def test_a_folder_of_the_user_beside_the_model_is_no_run(pert_data, saved):
+def test_a_folder_of_the_user_beside_the_model_is_no_run(small_data, saved):
     theirs = saved.with_name(f"{saved.name}.unfinished")
     theirs.mkdir()
     (theirs / "notes.txt").write_bytes(MINE)
     with pytest.raises(FileExistsError, match="no saved model"):
-        new_model(pert_data).train(**RUN, save_path=str(saved))
-    new_model(pert_data).train(epochs=0, evaluate_test=False, verbose=False, save_path=str(saved))
+        new_model(small_data).train(**RUN, save_path=str(saved))
+    new_model(small_data).train(epochs=0, evaluate_test=False, verbose=False, save_path=str(saved))
     assert (theirs / "notes.txt").read_bytes() == MINE
 
 
-HOLDER = """
-import sys
-from pathlib import Path
-from gears.data.splits import Split
-from gears.files._atomic import only_writer
-with only_writer(Path(sys.argv[1]), "in use"):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
+def hold(path: Path, held: Any) -> None:
+    with only_writer(path, "in use"):
+        held.set()
+        time.sleep(600)
 
 
-def test_two_trainings_exclude_each_other(pert_data, tmp_path):
-    path = tmp_path / "m"
-    holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert holder.stdin is not None
-    assert holder.stdout.readline() == "held\n"
+def test_two_trainings_exclude_each_other(small_data, tmp_path):
+    path, context = tmp_path / "m", fork_server()
+    held = context.Event()
+    holder = context.Process(target=hold, args=(path, held), daemon=True)
+    holder.start()
+    assert held.wait(60)
     try:
         with pytest.raises(FileExistsError, match="another training is writing"):
-            new_model(pert_data).train(**RUN, save_path=str(path))
+            new_model(small_data).train(**RUN, save_path=str(path))
     finally:
         holder.kill()  # the lock ends with its process
-        holder.communicate()
-    new_model(pert_data).train(**RUN, save_path=str(path))
+        holder.join()
+    new_model(small_data).train(**RUN, save_path=str(path))
     assert is_model(path)
 
 

@@ -30,19 +30,7 @@ def state(data: PertData) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_published_signatures_stay():
-    def names(function: Any) -> list[str]:
-        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD,)
-        return [p.name for p in inspect.signature(function).parameters.values() if p.kind in kinds][1:]
-
-    assert names(PertData.__init__) == ["data_path", "gene_set_path", "default_pert_graph"]
-    assert names(PertData.new_data_process) == ["dataset_name", "adata", "skip_calc_de"]
-    assert names(PertData.load) == ["data_name", "data_path"]
-    assert names(PertData.prepare_split) == [
-        "split", "seed", "train_gene_set_size", "combo_seen2_train_frac", "combo_single_split_test_set_fraction",
-        "test_perts", "only_test_set_perts", "test_pert_genes", "split_dict_path",
-    ]  # fmt: skip
-    assert names(PertData.get_dataloader) == ["batch_size", "test_batch_size"]
+def test_loaders_of_several_workers_have_the_arguments_of_guides():
     distributed = inspect.signature(PertData.get_dataloader_distributed).parameters
     defaults = [(p.name, p.default) for p in distributed.values()]
     assert defaults[3:] == [("world_size", 1), ("rank", 0), ("num_workers", 4)]

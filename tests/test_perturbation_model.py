@@ -51,7 +51,7 @@ def trained(adata):
     return renamed, model
 
 
-def test_the_model_answers_what_comes_next(trained, tmp_path):
+def test_the_model_answers_what_comes_next(trained, tmp_path, without_figures):
     adata, model = trained
     assert model.is_trained
     measured = next(label[:-3] for label in adata.obs["target"].unique() if label.endswith("+NT"))

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import multiprocessing
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from driving import fork_server
 
 from gears import GEARS, PertData, train_multi_gpu
 from gears.cli import main as command
@@ -66,6 +66,12 @@ def test_a_call_of_the_wrong_object_names_the_right_one(toy_adata):
         (ValueError, "split='custom' needs split_dict", {"split": {"split": "custom"}}),
         (FileNotFoundError, "no file", {"split": {"split": "custom", "split_dict_path": "none.json"}}),
         (ValueError, "unknown metric 'mse_top20'", {"args": {"monitor": "mse_top20"}}),
+        (ValueError, "save_path", {"args": {"save_path": None}}),
+        (ValueError, "did you mean 'epochs'", {"args": {"epoch": 2}}),
+        (ValueError, "unknown schedule 'cos'", {"args": {"schedule": "cos"}}),
+        (ValueError, "model_config 'hidden'", {"args": {"model_config": {"hidden": 3}}}),
+        (ValueError, "did you mean 'seed'", {"split": {"seeed": 1}}),
+        (ValueError, "did you mean 'normalize'", {"data": {"normalise": True}}),
         (ValueError, "tau is -1", {"args": {"model_config": {"tau": -1}}}),
         (FileNotFoundError, "G_go: there is no file", {"args": {"model_config": {"G_go": "none.tsv"}}}),
         (ValueError, "min_cells is 0", {"data": {"min_cells": 0}}),
@@ -259,9 +265,9 @@ def in_a_daemonic_process(call: str, folder: str, queue: Any) -> None:
         queue.put(f"{type(error).__name__}: {error}")
 
 
-@pytest.mark.parametrize("call", ["train_multi_gpu", pytest.param("launch", marks=pytest.mark.long)])
+@pytest.mark.parametrize("call", ["train_multi_gpu", "launch"])
 def test_a_daemonic_process_is_told_what_to_do(call, tmp_path):
-    context = multiprocessing.get_context("spawn")
+    context = fork_server()
     queue = context.Queue()
     process = context.Process(target=in_a_daemonic_process, args=(call, str(tmp_path), queue), daemon=True)
     process.start()
@@ -277,7 +283,7 @@ def one(rank: int, world_size: int) -> tuple[int, int]:
 
 
 @NO_GPU
-def test_no_gpu_for_a_launch_is_one_process_and_one_warning(caplog):
+def test_no_gpu_for_a_launch_is_one_process_and_one_warning(caplog, quick_workers):
     with caplog.at_level(logging.WARNING, logger="gears"):
         assert launch_distributed_training(one, world_size=torch.cuda.device_count()) == (0, 1)
     assert [record.message for record in caplog.records] == [

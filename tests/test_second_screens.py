@@ -1,7 +1,5 @@
 """Effects of another screen and further similarities through every way to train: the same prior in all of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Mistakes that users make, in Python and on the command line: each is answered by what is wrong and what to do."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -11,7 +11,7 @@ import torch
 
 from gears.files._manifest import MANIFEST
 from gears.files._paths import user_path
-from gears.files._pickles import load_tensors
+from gears.files._untrusted import load_tensors
 from gears.files.formats import read_tensors
 from gears.graphs._custom import Graphs
 from gears.graphs._graph import Graph

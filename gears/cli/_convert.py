@@ -40,8 +40,7 @@ def convert_parser() -> CommandParser:
     return parser
 
 
-def run_convert(arguments: list[str]) -> None:
-    options = convert_parser().parse(arguments)
+def run_convert(options: Any) -> None:
     from gears.cell_gears._folders import is_published
 
     if not user_path(options.source).is_dir():

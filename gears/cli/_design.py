@@ -58,9 +58,8 @@ def suggest_parser() -> CommandParser:
     return parser
 
 
-def run_suggest(arguments: list[str]) -> None:
+def run_suggest(options: Any) -> None:
     """Choose a batch and print it."""
-    options = suggest_parser().parse(arguments)
     check_output_of(options)
     costs, readout = None if options.costs is None else _values(options.costs), _readout(options)
     targets = None if options.targets is None else listed_names(options.targets)
@@ -88,9 +87,8 @@ def hits_parser() -> CommandParser:
     return parser
 
 
-def run_hits(arguments: list[str]) -> None:
+def run_hits(options: Any) -> None:
     """Rank candidates by the probability of a hit."""
-    options = hits_parser().parse(arguments)
     check_output_of(options)
     readout, model = _readout(options), _model(options)
     from gears.design.hits import hits
@@ -109,9 +107,8 @@ def reverse_parser() -> CommandParser:
     return parser
 
 
-def run_reverse(arguments: list[str]) -> None:
+def run_reverse(options: Any) -> None:
     """Rank candidates by the similarity of their change with a wanted one."""
-    options = reverse_parser().parse(arguments)
     check_output_of(options)
     if (options.wanted is None) == (not options.up and not options.down):
         msg = "the wanted change is missing or given twice: give --wanted FILE, or genes by --up and --down"
@@ -142,9 +139,8 @@ def power_parser() -> CommandParser:
     return parser
 
 
-def run_power(arguments: list[str]) -> None:
+def run_power(options: Any) -> None:
     """Cells that an effect needs, or the effect that cells show, by gene."""
-    options = power_parser().parse(arguments)
     check_output_of(options)
     if options.effect is None and options.cells is None:
         msg = "nothing to compute: give --effect or --cells, the other is computed"

@@ -46,9 +46,8 @@ def evaluate_parser() -> CommandParser:
     return parser
 
 
-def run_evaluate(arguments: list[str]) -> None:
+def run_evaluate(options: Any) -> None:
     """Load the model and its screen, score, print the table, write the report."""
-    options = evaluate_parser().parse(arguments)
     from gears.core._messages import unknown_name
     from gears.data.splits._split import PARTS
     from gears.evaluation.intervals import summary_table
@@ -112,9 +111,8 @@ def compare_parser() -> CommandParser:
     return parser
 
 
-def run_compare(arguments: list[str]) -> None:
+def run_compare(options: Any) -> None:
     """Compare, print the averages, write the report."""
-    options = compare_parser().parse(arguments)
     from gears.core._messages import unknown_name
     from gears.data.splits._registry import SPLITS
     from gears.evaluation.compare import compare
@@ -183,9 +181,8 @@ def report_parser() -> CommandParser:
     return parser
 
 
-def run_report(arguments: list[str]) -> None:
+def run_report(options: Any) -> None:
     """Read the table, write the report, print its path."""
-    options = report_parser().parse(arguments)
     import pandas as pd
 
     from gears.core._messages import unknown_name

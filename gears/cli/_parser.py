@@ -7,7 +7,6 @@ import ast
 import dataclasses
 import json
 import logging
-import math
 import re
 import shlex
 import sys
@@ -21,7 +20,7 @@ from jsonargparse import ActionYesNo, ArgumentParser, Namespace
 from gears.core._messages import nearest, shorten, unknown_name
 from gears.core._options import Check, Options
 from gears.distributed._log import HANDLER, Once, show_progress
-from gears.files._untrusted import check_config_files
+from gears.files.formats import plain_values
 
 COMMON = ("help", "help_all", "config", "json", "quiet")
 """Options of every command in the short help."""
@@ -133,6 +132,9 @@ class CommandParser(ArgumentParser):
             return [f"{match[1]} takes no value, got {match[2]}"]
         if match := re.match(r'Parser key "config": .*?(\'.*\')', message):
             return [f"there is no file {match[1]} of options (--config); `{self.prog} --print-config` prints one"]
+        if message.startswith("Problems parsing config: "):
+            reason = message.partition(": ")[2]
+            return [f"the file of --config cannot be read as YAML ({reason}); expected lines of name: value"]
         if message.startswith("Unexpected config: "):
             return ["the file of --config has no options; expected lines such as epochs: 20"]
         if match := re.match(r'Parser key "([\w.]+)":(.*?)(?:Given value|Got value)', message):
@@ -166,7 +168,6 @@ class CommandParser(ArgumentParser):
     def parse(self, arguments: Sequence[str]) -> Namespace:
         """Parse, check every value, and set up progress on stderr."""
         self.names.update(action.dest for action in self._actions)
-        check_config_files(arguments)
         options = self.parse_args(self._as_yaml(arguments))
         problems = []
         for name, check in self._checks.items():
@@ -196,13 +197,6 @@ class CommandParser(ArgumentParser):
             words.append(f"{name}={value}" if is_pair else word if word.startswith("--") else value)
             option = word if word.startswith("--") else ""
         return ["--print-config" if word == "--print_config" else word for word in words]  # the earlier name
-
-    def resolved(self, options: Namespace) -> str:
-        """Every option with its value, as YAML that ``--config`` takes."""
-        import yaml
-
-        plain = {name: value for name, value in vars(options).items() if name not in HIDDEN}
-        return yaml.safe_dump(_plain(plain), sort_keys=False)
 
     def add_options(
         self,
@@ -331,20 +325,18 @@ def changed_of(options: Namespace, source: type[Options]) -> dict[str, Any]:
     return {name: value for name, value in values_of(options, source).items() if value != defaults[name]}
 
 
+def as_yaml(options: Namespace) -> str:
+    """Every option of a command line with its value, as YAML that ``--config`` takes."""
+    import yaml
+
+    plain = {name: value for name, value in vars(options).items() if name not in HIDDEN}
+    return yaml.safe_dump(plain_values(plain), sort_keys=False)
+
+
 def show(options: Namespace, value: Any, text: str) -> None:
     """Print a result on stdout: as JSON with --json (undefined numbers as null), else as text."""
-    shown = json.dumps(_plain(value), indent=1, allow_nan=False) if options.json else text
+    shown = json.dumps(plain_values(value), indent=1, allow_nan=False) if options.json else text
     sys.stdout.write(shown + "\n")
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
 class _OptionLines(logging.Formatter):

@@ -75,9 +75,8 @@ def explain_parser() -> CommandParser:
     return parser
 
 
-def run_explain(arguments: list[str]) -> None:
+def run_explain(options: Any) -> None:
     """Explain one prediction."""
-    options = explain_parser().parse(arguments)
     output = None if options.output is None else check_output(user_path(options.output), options.overwrite)
     from gears.files.formats import write_text
     from gears.gears import GEARS
@@ -91,9 +90,8 @@ def run_explain(arguments: list[str]) -> None:
     show(options, value | {"rows": rows}, str(found))
 
 
-def run_predict(arguments: list[str]) -> None:
+def run_predict(options: Any) -> None:
     """Load the model, predict, and print or write."""
-    options = predict_parser().parse(arguments)
     output = _checked_output(options)
     if options["values"] not in (*VALUES, "logvar"):  # the earlier name of cell_sd, which is reported
         raise ValueError(unknown_name("--values", options["values"], VALUES))
@@ -188,8 +186,7 @@ def genes_parser() -> CommandParser:
     return parser
 
 
-def run_genes(arguments: list[str]) -> None:
-    options = genes_parser().parse(arguments)
+def run_genes(options: Any) -> None:
     from gears.conditions import Condition
     from gears.model._folder import load_parts
     from gears.prediction._information import SOURCES, source_of_genes

@@ -1,11 +1,12 @@
-"""`gears simulate`, `gears inspect` and `gears prepare`, and the options that several commands share."""
+"""`gears simulate`, `inspect`, `prepare` and `effects`, and the options that several commands share."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,9 +170,8 @@ def inspect_parser() -> CommandParser:
     return parser
 
 
-def run_inspect(arguments: list[str]) -> int:
+def run_inspect(options: Any) -> int:
     """Report; the exit code is 0 if the screen can be prepared."""
-    options = inspect_parser().parse(arguments)
     from gears.data.checks._options import ProcessingOptions
     from gears.graphs._annotation import annotation_from
 
@@ -243,9 +243,8 @@ def prepare_parser() -> CommandParser:
     return parser
 
 
-def run_prepare(arguments: list[str]) -> None:
+def run_prepare(options: Any) -> None:
     """Prepare, and print a report and the folder."""
-    options = prepare_parser().parse(arguments)
     from gears.data.screen.prepare import LoadOptions, locate_screen
     from gears.pertdata import PertData, PertDataOptions
 
@@ -308,9 +307,8 @@ def simulate_parser() -> CommandParser:
     return parser
 
 
-def run_simulate(arguments: list[str]) -> None:
+def run_simulate(options: Any) -> None:
     """Simulate, write, and print a summary."""
-    options = simulate_parser().parse(arguments)
     output = user_path(options.output)
     if output.suffix != ".h5ad":
         msg = f"the output is an h5ad file; found {options.output!r}: give a name that ends in .h5ad"
@@ -329,3 +327,63 @@ def run_simulate(arguments: list[str]) -> None:
     value = {"output": str(output), "n_genes": len(truth.genes), "n_conditions": n_conditions}
     text = f"{output}: {len(truth.genes)} genes, {n_conditions} perturbed conditions and the control"
     show(options, value | {"truth": options.truth}, text)
+
+
+EFFECTS_EPILOG = """examples:
+  gears effects k562.h5ad k562.npz                              (a file of cells, log-normalised)
+  gears effects k562_counts.h5ad k562.npz --normalize --condition-key gene
+  gears effects gears_data/two_lines rpe1.npz --context RPE1    (one context of a prepared screen)
+  gears train screen.h5ad --save-path models/run1 --effects-of k562.npz
+
+The table has a row for each gene that was perturbed alone: its mean change of every measured gene, and beside them the
+s.d. of a cell. It takes some megabytes; a screen of thousands of genes is brought to its 256 leading directions. OUT
+may be .csv or .tsv (.gz), too, without the s.d. Nothing else is written.
+"""
+EFFECTS_FIRST = ("context", "overwrite", "dataset", "guides", "condition_key", "ctrl_label", "normalize", "layer")
+
+
+def effects_parser() -> CommandParser:
+    """Options of ``gears effects``."""
+    from gears.data.screen.prepare import LoadOptions
+
+    text = "Write the effects of single genes in a screen as a small table."
+    parser = CommandParser("effects", "DATA OUT", text, EFFECTS_EPILOG, first=EFFECTS_FIRST)
+    add_data(parser)
+    parser.add_argument("out", metavar="OUT", help="file to write: .npz, .csv or .tsv (.gz)")
+    parser.add_argument("--context", help="of several contexts (cell lines, donors) this one; default: their mean")
+    parser.add_argument("--overwrite", action="store_true", help="replace OUT")
+    add_guide_tables(parser)
+    add_nodes(parser, omit=("gene_set_path", "default_pert_graph"))
+    parser.add_options(SCREEN, LoadOptions)
+    return parser
+
+
+def run_effects(options: Any) -> None:
+    """Write, and print how many genes the table has."""
+    output = check_output(options.out, options.overwrite)
+    with _opened(options) as pert_data:
+        effects = pert_data.effects(options.context)
+        effects.save(output)
+    n_bytes = output.stat().st_size
+    value = {"file": str(output), "genes": len(effects.genes), "measured": len(effects.measured), "bytes": n_bytes}
+    show(options, value, f"{effects!r}\nwritten: {output} ({n_bytes / 1e6:.1f} MB)")
+
+
+@contextlib.contextmanager
+def _opened(options: Any) -> Iterator[Any]:
+    """The screen; one that is not prepared yet is prepared in a folder that is removed again."""
+    from gears.data.screen._files import is_prepared
+    from gears.data.screen.prepare import LoadOptions
+    from gears.pertdata import PertData, PertDataOptions
+
+    screen, folder = locate(options)
+    nodes, processing = values_of(options, PertDataOptions), changed_of(options, LoadOptions)
+    if is_prepared(screen):
+        pert_data = PertData(folder, **nodes)
+        pert_data.load(data_path=screen, **processing)
+        yield pert_data
+        return
+    with tempfile.TemporaryDirectory(prefix="gears-") as aside:
+        pert_data = PertData(Path(aside), **nodes)
+        pert_data.load(data_path=screen, guides=options.guides, **{"skip_calc_de": True, **processing})
+        yield pert_data

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gears.cli._parser import CommandParser, changed_of, show, values_of
+from gears.cli._parser import CommandParser, as_yaml, changed_of, show, values_of
 from gears.cli._screens import add_data, add_guide_tables, add_nodes, gpu_ids_of, locate, open_screen
 from gears.files._paths import need_file, user_path
 from gears.files.formats import write_text
@@ -60,10 +60,8 @@ def train_parser() -> CommandParser:
     return parser
 
 
-def run_train(arguments: list[str]) -> None:
+def run_train(options: Any) -> None:
     """Train, and print the model's folder and its test scores."""
-    parser = train_parser()
-    options = parser.parse(arguments)
     if options.save_path is None:
         msg = "the model's folder is missing; give --save-path, or save_path in the file of --config"
         raise ValueError(msg)
@@ -93,7 +91,7 @@ def run_train(arguments: list[str]) -> None:
     with first_on_rank_0():
         folder, dataset = _prepared(options, nodes, processing)
 
-    with _config_beside_the_model(parser.resolved(options), user_path(options.save_path)):
+    with _config_beside_the_model(as_yaml(options), user_path(options.save_path)):
         where = {"gpu_ids": gpu_ids, **{name: options[name] for name in ("n_gpus", "device", "timeout")}}
         result = train_multi_gpu(folder, dataset, split, args, data_config=nodes | processing, **where)
     from gears.evaluation.metrics._registry import DECISIVE
@@ -186,9 +184,8 @@ def doctor_parser() -> CommandParser:
     return parser
 
 
-def run_doctor(arguments: list[str]) -> int:
+def run_doctor(options: Any) -> int:
     """Print the diagnosis, and the costs on a screen; returns 1 where training cannot work."""
-    options = doctor_parser().parse(arguments)
     from gears.distributed.doctor import diagnose
 
     diagnosis = diagnose()

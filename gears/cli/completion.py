@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from gears.cli._parser import CommandParser, show
+from gears.cli.main import COMMANDS, parser_of
 from gears.core._messages import unknown_name
 
 EPILOG = """examples:
@@ -26,9 +27,8 @@ def completion_parser() -> CommandParser:
     return parser
 
 
-def run_completion(arguments: list[str]) -> None:
+def run_completion(options: Any) -> None:
     """Print the script."""
-    options = completion_parser().parse(arguments)
     if options.shell not in SHELLS:
         raise ValueError(unknown_name("shell", options.shell, SHELLS))
     try:
@@ -42,8 +42,6 @@ def run_completion(arguments: list[str]) -> None:
 
 def command_tree(file: Any = None) -> argparse.ArgumentParser:
     """All commands as one parser of argparse, which shtab reads; values without valid names are completed by `file`."""
-    from gears.cli.main import COMMANDS
-
     tree = argparse.ArgumentParser(prog="gears")
     commands = tree.add_subparsers(dest="command")
     for name, (_, text) in COMMANDS.items():
@@ -62,11 +60,3 @@ def command_tree(file: Any = None) -> argparse.ArgumentParser:
             if action.nargs != 0 and not added.choices:
                 added.complete = file  # type: ignore[attr-defined]
     return tree
-
-
-def parser_of(command: str) -> CommandParser:
-    """The parser of a command."""
-    from gears.cli.main import module_of
-
-    parser: CommandParser = getattr(module_of(command), f"{command}_parser")()
-    return parser

@@ -12,9 +12,13 @@ import re
 import sys
 from collections.abc import Sequence
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from gears.core._installation import __version__
 from gears.core._messages import unknown_name
+
+if TYPE_CHECKING:
+    from gears.cli._parser import CommandParser
 
 BAD_INPUT, FAILURE, INTERRUPTED = 2, 1, 130
 
@@ -24,7 +28,7 @@ COMMANDS = {  # in the order of use
     "inspect": ("_screens", "report on a screen: its content, what would be excluded, what to fix"),
     "prepare": ("_screens", "check a screen and prepare it for training"),
     "merge": ("_screens", "add up moment packs of lanes, plates or replicates of one screen"),
-    "effects": ("_effects", "write a screen's effects of single genes as a table for other trainings"),
+    "effects": ("_screens", "write a screen's effects of single genes as a table for other trainings"),
     "train": ("_train", "train a model on a screen, with one or several GPUs or CPU processes"),
     "predict": ("_predict", "predict the expression after perturbing genes, with a trained model"),
     "explain": ("_predict", "say which training conditions a prediction rests on"),
@@ -90,7 +94,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
     """Run a subcommand; an error becomes a message and an exit code, or a traceback with --traceback."""
     try:
-        code = getattr(module_of(name), f"run_{name}")(arguments)
+        options = parser_of(name).parse(arguments)
+        code = getattr(_module_of(name), f"run_{name}")(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
         more = "; --resume continues from the last checkpoint, if one was written" if name == "train" else ""
@@ -101,7 +106,7 @@ def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
     except Exception as error:
         if traceback:
             raise
-        message, code = plain_message(error), exit_code(error)
+        message, code = _plain_message(error), exit_code(error)
         if code == BAD_INPUT:  # arguments in messages about the user's input become options
             from gears.cli._parser import as_options
 
@@ -110,9 +115,15 @@ def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
     return code or 0
 
 
-def module_of(command: str) -> ModuleType:
+def _module_of(command: str) -> ModuleType:
     """The module of a command, which is imported when the command runs."""
     return importlib.import_module(f"gears.cli.{COMMANDS[command][0]}")
+
+
+def parser_of(command: str) -> CommandParser:
+    """The parser of a command."""
+    parser: CommandParser = getattr(_module_of(command), f"{command}_parser")()
+    return parser
 
 
 def exit_code(error: Exception) -> int:
@@ -122,7 +133,7 @@ def exit_code(error: Exception) -> int:
     return BAD_INPUT if isinstance(error, (argparse.ArgumentError, *bad_input)) else FAILURE
 
 
-def plain_message(error: Exception) -> str:
+def _plain_message(error: Exception) -> str:
     """The message of an error in one line, a list in a line for each; ``--traceback`` alone shows where it arose."""
     from gears.core._installation import torch_problem
 

@@ -66,8 +66,8 @@ def _informed() -> bool:
 
 def in_notebook() -> bool:
     """Whether this process is the kernel of a notebook."""
-    shell = sys.modules.get("IPython")
-    return shell is not None and type(shell.get_ipython()).__name__ == "ZMQInteractiveShell"
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
 
 
 def show(report: Report) -> None:

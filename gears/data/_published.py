@@ -19,7 +19,7 @@ from gears.data.splits._make import finish
 from gears.data.splits._registry import Draw, Labels, SplitOptions
 from gears.data.splits._split import PARTS, Split
 from gears.files._paths import user_path
-from gears.files._pickles import load_plain
+from gears.files._untrusted import load_plain
 
 if TYPE_CHECKING:
     from anndata import AnnData

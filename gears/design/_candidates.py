@@ -21,7 +21,6 @@ from gears.model._folder import ModelParts
 from gears.prediction._information import SOURCES, source_of_genes
 from gears.prediction._stream import candidate_genes, chunk_size, stream
 from gears.prediction.predictions import Predictions
-from gears.prediction.predictions import sets_of as predictions_sets_of
 
 logger = logging.getLogger(__name__)
 
@@ -137,11 +136,6 @@ def fitted_conditions(parts: ModelParts) -> set[Condition]:
 def has_settings(parts: ModelParts) -> bool:
     """Whether a model has several contexts or types of perturbation."""
     return parts.contexts is not None and max(len(parts.contexts.contexts), len(parts.contexts.kinds)) > 1
-
-
-def sets_of(parts: ModelParts, conditions: Sequence[Condition]) -> Sequence[Sequence[int]]:
-    """Nodes of conditions, with context and type where the model has several settings."""
-    return predictions_sets_of(conditions, parts.pert_names, parts.contexts)
 
 
 def all_pairs(genes: Model | Iterable[str]) -> Iterator[Condition]:

@@ -40,13 +40,13 @@ from gears.design._candidates import (
     parts_of,
     predicted,
     read_candidates,
-    sets_of,
     with_excluded,
 )
 from gears.design.hits import Z_90, is_assumed, ranked, sum_sd
 from gears.evaluation.interactions import SUPPRESSION, SYNERGY, UNDETERMINED, interaction_table, observed_interactions
 from gears.model._folder import ModelParts
 from gears.prediction._true_changes import beyond
+from gears.prediction.predictions import sets_of
 from gears.priors._uncertainty import Uncertainty, condition_variance
 
 MARGIN = 0.2

@@ -38,12 +38,11 @@ from gears.design._candidates import (
     parts_of,
     predicted,
     read_candidates,
-    sets_of,
     with_excluded,
 )
 from gears.model._folder import ModelParts
 from gears.prediction._true_changes import beyond
-from gears.prediction.predictions import Predictions
+from gears.prediction.predictions import Predictions, sets_of
 from gears.priors._kernels import CORRELATED_GENES
 
 logger = logging.getLogger(__name__)

@@ -20,8 +20,9 @@ exactly, so that the draw does not prefer its members. The plain version tries e
 
 from __future__ import annotations
 
+import itertools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +41,7 @@ from gears.design._candidates import (
     Settings,
     all_pairs,
     entries_of,
+    expressed_genes,
     fitted_conditions,
     need_sd,
     parts_of,
@@ -47,10 +49,10 @@ from gears.design._candidates import (
     with_excluded,
 )
 from gears.design._interactions import departures
-from gears.design._targets import informing_conditions, wanted_conditions
 from gears.design.hits import Readout, Scorer, probabilities
 from gears.jobs.ensemble import Ensemble
 from gears.model._folder import ModelParts
+from gears.prediction._stream import candidate_genes
 from gears.priors._kernels import singles_in
 from gears.priors._uncertainty import Uncertainty
 from gears.priors.joint import JointCovariance
@@ -59,6 +61,8 @@ logger = logging.getLogger(__name__)
 
 AIMS = ("information", "effect", "interaction")
 MOST_TARGETS = 1024
+ALL_PAIRS = "+*"
+"""Ends an entry that means every pair of a gene with the genes perturbed in training."""
 ALIKE = 1.25
 """A best gain below this many times the median is no reason to prefer a candidate."""
 _ROWS = 8192  # candidates of a block
@@ -130,8 +134,8 @@ def suggest(
             msg = "targets= and for_conditions= both say which predictions are to become certain; give one of them"
             raise ValueError(msg)
         need_sd(model)
-        targets = wanted_conditions(model, for_conditions)
-        candidates = informing_conditions(model, targets) if candidates is None else candidates
+        targets = _wanted_conditions(model, for_conditions)
+        candidates = _informing_conditions(model, targets) if candidates is None else candidates
     _check_arguments(aim, targets, readout, threshold)
     need_sd(model)
     parts = parts_of(model)
@@ -223,7 +227,7 @@ def _by_information(
     joint = JointCovariance.of(
         uncertainty, parts.go.edge_index, parts.go.weight, nodes[nodes >= 0].tolist(), settings.tolist()
     )
-    search = Search.of(joint, uncertainty, candidates, all_targets)
+    search = _Search.of(joint, uncertainty, candidates, all_targets)
     of_since = joint.members(since_SK, setting_of_since)
     for member_L, alone in zip(of_since, _alone(uncertainty, since_SK), strict=True):
         search.target_variance -= search.measure(member_L, alone)
@@ -269,7 +273,7 @@ def _measured_since(parts: ModelParts, measured: Sequence[Condition]) -> tuple[n
 
 
 @dataclass
-class Search:
+class _Search:
     """Greedy choice by conditional variance; the module has the formulas.
 
     Attributes
@@ -307,7 +311,7 @@ class Search:
     @classmethod
     def of(
         cls, joint: JointCovariance, uncertainty: Uncertainty, candidates: Candidates, targets: Candidates
-    ) -> Search:
+    ) -> _Search:
         """Before anything is chosen."""
         member_CL = joint.members(candidates.node_CK, candidates.setting_C)
         member_TL, drawn_T = joint.members(targets.node_CK, targets.setting_C), _draw(len(targets))
@@ -409,3 +413,24 @@ def _draw(n: int) -> np.ndarray:
     if n <= MOST_TARGETS:
         return np.arange(n)
     return np.sort(np.random.default_rng(n).choice(n, MOST_TARGETS, replace=False))
+
+
+def _wanted_conditions(model: Model, entries: Entries) -> list[Condition]:
+    """The conditions that entries mean, each once; "KLF1+*" means all pairs of KLF1."""
+    found: list[Condition] = []
+    for entry in entries_of(entries):
+        if isinstance(entry, str) and entry.endswith(ALL_PAIRS):
+            gene = entry.removesuffix(ALL_PAIRS)
+            others = candidate_genes(parts_of(model), None)
+            found += [Condition((gene, other)) for other in others if other != gene]
+        else:
+            found.append(Condition.of(entry))
+    return list(dict.fromkeys(found))
+
+
+def _informing_conditions(model: Model, wanted: list[Condition]) -> Iterator[Condition]:
+    """What may tell of some conditions: these, their genes alone and in pairs, and all expressed genes."""
+    genes = list(dict.fromkeys(gene for condition in wanted for gene in condition.genes))
+    pairs = (Condition(pair) for condition in wanted for pair in itertools.combinations(condition.genes, 2))
+    singles = (Condition((gene,)) for gene in [*genes, *expressed_genes(parts_of(model))])
+    return iter(dict.fromkeys([*wanted, *singles, *pairs]))

@@ -86,8 +86,8 @@ def _gpu(nvml: Any, handle: Any) -> Gpu:
     with contextlib.suppress(Exception):
         divided = nvml.nvmlDeviceGetMigMode(handle)[0] == 1
     return Gpu(
-        _text(nvml.nvmlDeviceGetUUID(handle)),
-        _text(nvml.nvmlDeviceGetName(handle)),
+        nvml.nvmlDeviceGetUUID(handle),
+        nvml.nvmlDeviceGetName(handle),
         int(memory.total),
         int(memory.used),
         int(utilisation),
@@ -110,10 +110,6 @@ def _user(process: Any) -> str:
     if memory:
         facts.append(f"{memory / 2**30:.1f} GiB")
     return f"pid {process.pid}" + (f" ({', '.join(facts)})" if facts else "")
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def visible_gpus(gpus: Sequence[Gpu], environment: Mapping[str, str] | None = None) -> list[Gpu]:

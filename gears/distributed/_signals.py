@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from types import FrameType
 
 import torch
@@ -56,11 +57,9 @@ class SignalWatch:
         self.received: int | None = None
         self.count = 0
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> AbstractContextManager[None]:
         """Record SIGINT and SIGTERM within the block."""
-        with _handled(self._note):
-            yield
+        return _handled(self._note)
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.received = self.received or number

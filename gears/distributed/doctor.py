@@ -85,9 +85,9 @@ def diagnose(environment: Mapping[str, str] | None = None) -> Diagnosis:
     """Collect the facts about this machine as this process sees it (`environment`: variables to use instead)."""
     environment = os.environ if environment is None else environment
     versions: dict[str, str | None] = {"gears": __version__, "python": platform.python_version()}
-    versions |= {name: version_of(name) for name in (*PACKAGES, *OPTIONAL)}
+    versions |= {name: _version_of(name) for name in (*PACKAGES, *OPTIONAL)}
     problem = torch_problem()
-    machine, gpus = look_at_machine(), look_at_gpus()
+    machine, gpus = _look_at_machine(), look_at_gpus()
     cuda = look_at_cuda() if problem is None else {"devices": []}
     names = sorted(name for name in environment if name in VARIABLES or name.startswith(PREFIXES))
     variables = {name: environment[name] for name in names}
@@ -97,7 +97,7 @@ def diagnose(environment: Mapping[str, str] | None = None) -> Diagnosis:
     return Diagnosis(versions, machine, cuda, gpus, variables, tuple(ordered))
 
 
-def version_of(package: str) -> str | None:
+def _version_of(package: str) -> str | None:
     """Version of an installed package, None where it is missing."""
     try:
         return metadata.version(package)
@@ -105,7 +105,7 @@ def version_of(package: str) -> str | None:
         return None
 
 
-def look_at_machine() -> dict[str, Any]:
+def _look_at_machine() -> dict[str, Any]:
     """System, cores, memory and limits."""
     values: dict[str, Any] = {
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",

@@ -15,8 +15,7 @@ from gears.conditions import FEWEST_COMBINATIONS, Condition, show_departures
 from gears.core._messages import shorten, unknown_name
 from gears.data.screen._prepared import PreparedScreen
 from gears.files._paths import user_path
-from gears.files._pickles import load_npy
-from gears.files._untrusted import listed_names
+from gears.files._untrusted import listed_names, load_npy
 
 if TYPE_CHECKING:
     from gears.prediction.predictions import Predictions
@@ -129,11 +128,11 @@ def theil_sen(x_G2: np.ndarray, y_G: np.ndarray, *, seed: int = 0, max_pairs: in
     determinant = determinant[usable]
     y1, y2 = y_G[first][usable], y_G[second][usable]
     fits = np.stack([(y1 * d[usable] - b[usable] * y2), (a[usable] * y2 - y1 * c[usable])], axis=1)
-    c1, c2 = spatial_median(fits / determinant[:, None])
+    c1, c2 = _spatial_median(fits / determinant[:, None])
     return float(c1), float(c2)
 
 
-def spatial_median(points_N2: np.ndarray, *, tolerance: float = 1e-7, max_steps: int = 500) -> np.ndarray:
+def _spatial_median(points_N2: np.ndarray, *, tolerance: float = 1e-7, max_steps: int = 500) -> np.ndarray:
     """Point of least summed distance to all points (Weiszfeld's iteration, as modified by Vardi and Zhang 2000)."""
     middle = np.median(points_N2, axis=0)
     for _ in range(max_steps):

@@ -210,7 +210,7 @@ def _groups(
 def _mean_bounds(bootstrap: Bootstrap, weights_BU: np.ndarray, value_U: np.ndarray) -> tuple[float, float]:
     """Interval of a mean; a single condition has none."""
     several = np.isfinite(value_U).sum() > 1
-    return bootstrap.bounds(weighted_mean(weights_BU if several else weights_BU[:0], value_U))
+    return bootstrap.bounds(_weighted_mean(weights_BU if several else weights_BU[:0], value_U))
 
 
 def _mean(values: np.ndarray) -> float:
@@ -229,14 +229,14 @@ def scaled_by_weights(
     kept = np.isfinite(value_U) & np.isfinite(ceiling_U)
     floor_U = np.where(np.isnan(floor_U), 0.0, floor_U)
     value_B, floor_B, ceiling_B = (
-        weighted_mean(weights_BU[:, kept], part_U[kept]) for part_U in (value_U, floor_U, ceiling_U)
+        _weighted_mean(weights_BU[:, kept], part_U[kept]) for part_U in (value_U, floor_U, ceiling_U)
     )
     span_B = ceiling_B - floor_B
     usable_B = span_B > 0 if higher_is_better else span_B < 0
     return np.divide(value_B - floor_B, span_B, out=np.full(len(span_B), np.nan), where=usable_B)
 
 
-def weighted_mean(weights_BU: np.ndarray, value_U: np.ndarray) -> np.ndarray:
+def _weighted_mean(weights_BU: np.ndarray, value_U: np.ndarray) -> np.ndarray:
     """Mean over the defined values with each row of weights, (B,); NaN where none is drawn."""
     defined = np.isfinite(value_U)
     total_B = weights_BU[:, defined].sum(axis=1)

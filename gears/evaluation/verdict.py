@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,7 +25,7 @@ from gears.evaluation.intervals import (
 )
 from gears.evaluation.metrics._registry import ALL, DECISIVE, EVERY, get_metric
 from gears.files._paths import check_folder
-from gears.files.formats import write_json, write_text
+from gears.files.formats import plain_values, write_json, write_text
 
 MIN_CONDITIONS = 10
 """With fewer conditions an interval from resampling them is unreliable: no verdict."""
@@ -69,7 +67,7 @@ def verdict_table(
         where the table has scaled scores, "no range on this screen".
     """
     model = model_name(table, method)
-    baselines = baselines_in(table, model)
+    baselines = _baselines_in(table, model)
     rows = table[table["metric"].isin(DECISIVE) & table["method"].isin([model, *baselines])]
     differences = difference_table(rows, bootstrap, method=model, subgroups=False)
     records = []
@@ -144,7 +142,7 @@ def _headline(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> st
     if not set(DECISIVE) & set(table["metric"]):
         return f"No verdict: none of {', '.join(DECISIVE)} was computed."
     if rows.empty:
-        missing = "is defined" if baselines_in(table, model) else "has a baseline beside it"
+        missing = "is defined" if _baselines_in(table, model) else "has a baseline beside it"
         return f"No verdict on {title}: no decisive metric {missing}."
     n_conditions = int(rows["n_conditions"].max())
     if (rows["verdict"] == TOO_FEW).all():
@@ -185,24 +183,20 @@ def short_table(table: pd.DataFrame, *, method: str | None = None) -> str:
     if rows.empty:
         lines = [*_above(table, method), *block(summary_table(table[table["condition"] != EVERY]))]
     else:
-        cells = _closing_frame(rows, model_name(table, method)).drop(columns="verdict")
+        cells = closing_frame(rows, model_name(table, method)).drop(columns="verdict")
         columns = [[str(name), *cells[name]] for name in cells]
         widths = [max(map(len, column)) for column in columns]
         sides = ["<" if name in ("metric", "best baseline") else ">" for name in cells]
         gaps = ["  " if name in ("best baseline", _GAIN) else " " for name in cells]
-        lines = [_sentence(rows, table, method)]
+        lines = [closing_sentence(rows, table, method)]
         for line in zip(*columns, strict=True):
             texts = zip(gaps, line, sides, widths, strict=True)
             lines.append("".join(f"{gap}{text:{side}{width}}" for gap, text, side, width in texts).strip())
-    return "\n".join([*lines, *_footnotes(rows, table, method)])
+    return "\n".join([*lines, *footnotes(rows, table, method)])
 
 
-def closing_frame(table: pd.DataFrame, *, method: str | None = None) -> pd.DataFrame:
-    """A row of texts for each decisive metric: the model beside the best baseline, the gain's interval, the verdict."""
-    return _closing_frame(verdict_table(table, method=method), model_name(table, method))
-
-
-def _closing_frame(rows: pd.DataFrame, model: str) -> pd.DataFrame:
+def closing_frame(rows: pd.DataFrame, model: str) -> pd.DataFrame:
+    """A row of texts for each row of a :func:`verdict_table`: model, best baseline, the gain's interval, verdict."""
     records = []
     for row in rows.to_dict("records"):
         sign = 1 if get_metric(row["metric"]).higher_is_better else -1
@@ -216,26 +210,16 @@ def _closing_frame(rows: pd.DataFrame, model: str) -> pd.DataFrame:
     return frame.drop(columns="n") if rows["n_conditions"].nunique() < 2 else frame
 
 
-def footnotes(table: pd.DataFrame, *, method: str | None = None) -> list[str]:
+def footnotes(rows: pd.DataFrame, table: pd.DataFrame, method: str | None = None) -> list[str]:
     """Lines below a closing table: marks, models without differences, excluded baselines, advice."""
-    return _footnotes(verdict_table(table, method=method), table, method)
-
-
-def _footnotes(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> list[str]:
     excluded = list(table.attrs.get("left_out", {}))
-    marks = dict(mark for name in rows["baseline"].unique() for mark in marks_of(name))
-    lines = ["; ".join(f"{mark}: {meaning}" for mark, meaning in marks.items())] if marks else []
-    lines += [*_alike(table), *([f"excluded: {shorten(excluded)}"] if excluded else [])]
+    lines = [*_marks(rows["baseline"]), *_alike(table), *([f"excluded: {shorten(excluded)}"] if excluded else [])]
     lines += [*table.attrs.get("advice", []), *_mean_is_better(table, method)]
     return [part for line in lines for part in textwrap.wrap(line, _COLUMNS)]
 
 
-def closing_sentence(table: pd.DataFrame, *, method: str | None = None) -> str:
-    """The verdict in one short sentence, without the names of baselines."""
-    return _sentence(verdict_table(table, method=method), table, method)
-
-
-def _sentence(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> str:
+def closing_sentence(rows: pd.DataFrame, table: pd.DataFrame, method: str | None = None) -> str:
+    """The :func:`verdict_table` of a table in one short sentence, without the names of baselines."""
     outcome = rows["verdict"]
     if rows.empty:
         return _headline(rows, table, method)
@@ -285,7 +269,11 @@ def render_table(
         if subgroup == ALL or several:
             lines += ["", f"{subgroup}: {count(int(rows['n_conditions'].max()), 'condition')}"]
             lines += block(rows, labels=table.attrs.get("labels"), digits=digits)
-    legend = _legend(summary, "which are not in the mean (for a baseline, 0 in the verdict)")
+    legend = _marks(summary["method"])
+    if (summary["n_undefined"] > 0).any():
+        legend.insert(
+            0, "[k]: undefined for k conditions, which are not in the mean (for a baseline, 0 in the verdict)"
+        )
     lines += ["", *legend] if legend else []
     for name, reason in table.attrs.get("left_out", {}).items():
         lines += ["", f"excluded: {name} ({reason})"]
@@ -295,24 +283,20 @@ def render_table(
 def _above(table: pd.DataFrame, method: str | None) -> list[str]:
     """The verdict, if there is a model, and the lines on what methods were fitted to."""
     baselines_alone = method is None and table.attrs.get("models") == []
-    return [*([] if baselines_alone else verdict_lines(table, method=method)), *notes_on(table)]
+    return [*([] if baselines_alone else verdict_lines(table, method=method)), *_notes_on(table)]
 
 
-def _legend(summary: pd.DataFrame, undefined: str) -> list[str]:
-    lines = []
-    if (summary["n_undefined"] > 0).any():
-        lines.append(f"[k]: undefined for k conditions, {undefined}")
-    marks = dict(mark for name in summary["method"].unique() for mark in marks_of(name))
-    if marks:  # one line: a short table has at most 20
-        lines.append("; ".join(f"{mark}: {meaning}" for mark, meaning in marks.items()))
-    return lines
+def _marks(methods: pd.Series) -> list[str]:
+    """A line on the marks of methods, where any has one."""
+    marks = dict(mark for name in methods.unique() for mark in marks_of(name))
+    return ["; ".join(f"{mark}: {meaning}" for mark, meaning in marks.items())] if marks else []
 
 
 def _title(model: str) -> str:
     return "the model" if model == "model" else model
 
 
-def notes_on(table: pd.DataFrame) -> list[str]:
+def _notes_on(table: pd.DataFrame) -> list[str]:
     """Lines to show above the table: what methods were fitted to, and models that predict one profile for all."""
     return [*table.attrs.get("notes", []), *_alike(table)]
 
@@ -333,7 +317,7 @@ def _mean_is_better(table: pd.DataFrame, method: str | None) -> list[str]:
     return [f"the train mean has the smaller error ({errors}): prefer it here"]
 
 
-def baselines_in(table: pd.DataFrame, model: str) -> list[str]:
+def _baselines_in(table: pd.DataFrame, model: str) -> list[str]:
     """Methods that the model is compared with: all except the models that the table lists."""
     models = {model, *table.attrs.get("models", [])}
     return [name for name in dict.fromkeys(table["method"]) if name not in models]
@@ -428,7 +412,7 @@ class Results:
     @property
     def notes(self) -> list[str]:
         """Remarks about the table."""
-        return notes_on(self.table)
+        return _notes_on(self.table)
 
     def save(self, folder: str | Path) -> dict[str, Path]:
         """Write three CSV files and one JSON file, and return their paths by content."""
@@ -437,23 +421,12 @@ class Results:
         written = {}
         for (name, frame), file in zip(frames.items(), _FILES, strict=True):
             written[name] = write_text(folder / f"{file}.csv", frame.to_csv(index=False))
-        return written | {"json": write_json(folder / "evaluation.json", self._plain())}
-
-    def _plain(self) -> dict[str, Any]:
-        """All content as JSON values; undefined numbers as null."""
-        return {
-            "title": self.title,
-            "details": self.details,
-            "verdicts": self.verdicts,
-            "decisive": _records(self.decisive),
-            "notes": self.notes,
-            "left_out": self.left_out,
-            "summary": _records(self.summary),
-            "strata": _records(self.strata),
-            "differences": _records(self.differences),
-            "runs": [] if self.runs is None else _records(self.runs),
-            "table": _records(self.table),
-        }
+        names = ("decisive", "summary", "strata", "differences", "runs", "table")
+        tables = {name: getattr(self, name) for name in names}
+        rows = {name: [] if frame is None else frame.to_dict("records") for name, frame in tables.items()}
+        content = {"title": self.title, "details": self.details, "verdicts": self.verdicts, "notes": self.notes}
+        content |= {"left_out": self.left_out, **rows}
+        return written | {"json": write_json(folder / "evaluation.json", plain_values(content))}
 
 
 def _strata(table: pd.DataFrame, bootstrap: Bootstrap) -> pd.DataFrame:
@@ -463,14 +436,6 @@ def _strata(table: pd.DataFrame, bootstrap: Bootstrap) -> pd.DataFrame:
         return pd.DataFrame()
     strata = pd.concat(parts, ignore_index=True)
     return strata[strata["subgroup"] != ALL].reset_index(drop=True)
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Rows with undefined numbers as None."""
-    records = [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
-    for record in records:
-        record |= {key: None for key, value in record.items() if isinstance(value, float) and not math.isfinite(value)}
-    return records
 
 
 def run_costs(runs: pd.DataFrame) -> pd.DataFrame:

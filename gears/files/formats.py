@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
@@ -190,6 +191,18 @@ def content_hash(*values: Any) -> str:
     return digest.hexdigest()
 
 
+def plain_values(value: Any) -> Any:
+    """A value as JSON and YAML have it: undefined numbers as None, what is no number, text or container as text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain_values(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_values(item) for item in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
@@ -201,7 +214,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(msg)
 
 
-def file_checksum(path: Path) -> str:
+def _file_checksum(path: Path) -> str:
     """CRC-32 of a file, in hexadecimal."""
     value = 0
     with open(path, "rb") as file:
@@ -215,7 +228,7 @@ def check_file(folder: Path, name: str, checksums: Mapping[str, str], *, whole: 
     path, expected = folder / name, checksums.get(name)
     if expected is None or (not whole and path.stat().st_size > LARGEST_CHECKED):
         return
-    checksum = file_checksum(path)
+    checksum = _file_checksum(path)
     if checksum != expected:
         msg = f"{path} was changed or damaged (checksum {checksum}, was {expected}); restore it or write it again"
         raise ValueError(msg)
@@ -223,7 +236,7 @@ def check_file(folder: Path, name: str, checksums: Mapping[str, str], *, whole: 
 
 def checksums_of(folder: Path, names: Iterable[str]) -> dict[str, str]:
     """Checksum of each file, by name relative to the folder."""
-    return {name: file_checksum(folder / name) for name in sorted(names)}
+    return {name: _file_checksum(folder / name) for name in sorted(names)}
 
 
 def need_types(path: Path, plain: Any, expected: Mapping[str, type | tuple[type, ...]]) -> None:

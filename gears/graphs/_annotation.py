@@ -16,7 +16,7 @@ from scipy import sparse
 from gears.core._messages import check_unique, nearest, shorten
 from gears.files._mapped import check_compressed
 from gears.files._paths import need_file, reading, user_path
-from gears.files._pickles import is_pickle, load_plain
+from gears.files._untrusted import is_pickle, load_plain
 from gears.files.formats import content_hash, read_json, read_npz
 from gears.graphs import _annotation_files as annotation_files
 

@@ -14,7 +14,7 @@ from gears.core._messages import count, in_a_line, shorten
 from gears.data.screen._contexts import ModelContexts
 from gears.data.screen._prepared import PreparedScreen
 from gears.files._paths import existing_file
-from gears.files._pickles import load_npy, load_plain
+from gears.files._untrusted import load_npy, load_plain
 from gears.files.formats import read_json
 from gears.graphs._annotation import GeneAnnotation, near_symbols
 

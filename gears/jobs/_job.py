@@ -182,7 +182,7 @@ class TrainingJob:
         trained.parts = with_sources(dataclasses.replace(parts, inputs=inputs), pert_data, self.options)
         if self.options.evaluate_test and not result.stopped:
             with seconds.of("evaluation"):
-                table = trained.report_test(verbose=self.options.verbose)
+                table = trained.report_test(verbose=self.options.verbose, saved_in=result.save_path)
         if model is not None:
             model.load_pretrained(result.save_path)
         return dataclasses.replace(result, table=table, seconds=dict(seconds))

@@ -29,8 +29,6 @@ from gears.files.formats import (
     check_file,
     checksums_of,
     content_hash,
-    need_names,
-    need_types,
     read_json,
     read_npz,
     read_tensors,
@@ -55,8 +53,12 @@ WEIGHTS = "model.pt"
 PRIOR = "prior.npz"
 CONTEXTS = "contexts.json"
 CHECKPOINTS = "checkpoints"
+CARD = "README.md"
 MODEL_FILES = frozenset(
-    {MANIFEST, WEIGHTS, PRIOR, CONTEXTS, "config.json", "genes.json", "graphs.npz", "statistics.npz", "split.json"}
+    {
+        MANIFEST, WEIGHTS, PRIOR, CONTEXTS, CARD, "config.json", "genes.json", "graphs.npz", "statistics.npz",
+        "split.json",
+    }
 )  # fmt: skip
 """Files of a model; all others in its folder belong to a run."""
 
@@ -287,53 +289,29 @@ def load_parts(path: str | Path) -> ModelParts:
 
 def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
     genes = read_json(path / "genes.json")
-    need_types(path / "genes.json", genes, dict.fromkeys(("gene_names", "gene_ids", "pert_names"), list))
-    need_names(path / "genes.json", genes, "gene_names", "gene_ids", "pert_names")
-    gene_names, pert_names = tuple(genes["gene_names"]), tuple(genes["pert_names"])
     arrays = read_npz(path / "graphs.npz")
     go, coexpress = Graph.from_arrays(arrays, "go"), Graph.from_arrays(arrays, "coexpress")
     means = read_npz(path / "statistics.npz")
-    control_mean_G = means["control_mean"]
-    if control_mean_G.ndim != 1 or control_mean_G.dtype.kind != "f" or not np.isfinite(control_mean_G).all():
-        msg = f"{path / 'statistics.npz'} holds no control mean of finite numbers, one per gene; it may be damaged"
-        raise ValueError(msg)
-    if len(control_mean_G) != len(gene_names):
-        msg = f"{path}: statistics.npz has {len(control_mean_G)} genes, genes.json {len(gene_names)}"
-        raise ValueError(msg)
     config = read_json(path / "config.json")
-    need_types(path / "config.json", config, {"model": dict, "prior": (dict, type(None))})
     contexts = None
     if "control_mean_by_context" in means:
         contexts = ModelContexts.from_dict(read_json(path / CONTEXTS), means["control_mean_by_context"])
     split_file = path / "split.json"
     return ModelParts(
         config=ModelConfig.from_dict(config["model"]),
-        gene_names=gene_names,
+        gene_names=tuple(genes["gene_names"]),
         gene_ids=tuple(genes["gene_ids"]),
-        pert_names=pert_names,
+        pert_names=tuple(genes["pert_names"]),
         graphs=Graphs(lambda: go, lambda: coexpress),
-        control_mean_G=control_mean_G,
+        control_mean_G=means["control_mean"],
         split=Split.load(split_file) if split_file.is_file() else None,
         fitted_parts=tuple(config.get("fitted_parts", ("train",))),
-        prior=_read_prior(path, config["prior"], len(gene_names), len(pert_names)),
+        prior=None if config["prior"] is None else GenePrior.from_arrays(read_npz(path / PRIOR), config["prior"]),
         contexts=contexts,
         nonnegative=bool(config.get("nonnegative", True)),
         spelling=Spelling.from_dict(manifest.get("spelling")),
         provenance=manifest.get("provenance", {}),
     )
-
-
-def _read_prior(path: Path, report: Mapping[str, Any] | None, n_genes: int, n_perts: int) -> GenePrior | None:
-    if report is None:
-        return None
-    prior = GenePrior.from_arrays(read_npz(path / PRIOR), report)
-    if (len(prior.column_P), prior.n_genes) != (n_perts, n_genes):
-        msg = (
-            f"{path}: {PRIOR} is for {len(prior.column_P)} perturbable and {prior.n_genes} measured genes, "
-            f"genes.json holds {n_perts} and {n_genes}"
-        )
-        raise ValueError(msg)
-    return prior
 
 
 def load_weights(path: str | Path, network: GEARSNetwork) -> None:

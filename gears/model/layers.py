@@ -1,4 +1,4 @@
-"""Layers of network and head: the published perceptron, layers without initial weights, propagation on a fixed graph.
+"""Layers of network and head: perceptron, propagation on a fixed graph, settings, and their division over workers.
 
 Propagation computes, as torch-geometric's ``SGConv`` does,
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
 
@@ -28,7 +29,7 @@ from torch.autograd.function import once_differentiable
 from gears.data.screen._contexts import type_signs
 from gears.distributed._world import IDENTITY, Reducer
 from gears.graphs._graph import Graph
-from gears.model._batchnorm import Note, WeightedBatchNorm, Weights
+from gears.model._batchnorm import Note, WeightedBatchNorm, Weights, statistics_dtype
 
 WIDEST = 64
 """Widest table of neighbours: with more neighbours of any node, messages are always computed for all nodes."""
@@ -323,3 +324,60 @@ class SharedHead(nn.Module):
             (weight[member].detach().cpu().double().numpy(), bias[member, 0].detach().cpu().double().numpy())
             for weight, bias in zip(self.weights, self.biases, strict=True)
         )
+
+
+@dataclass(frozen=True)
+class Division:
+    """Which conditions of the global batch each worker computes; the same on all workers.
+
+    Everything that depends on conditions alone, a few vectors of H numbers each, is computed by every worker for all
+    conditions of the global batch: its norms then need no collective, forward or backward. What depends on genes as
+    well is computed by the worker that has the condition's cells. Without uncertainty a step of the network has
+
+        2 gathers, 2 sums     the norms of ``recovery_w``, one after the other: each needs the one before
+        1 gather, 1 sum       the inputs of the norms of ``cross_gene_state``, (U, H) of each worker (:meth:`gathered`)
+        1 sum                 all gradients
+
+    The norms depend on each other in this order, so fewer collectives are possible only by computing rows twice.
+    """
+
+    rows_WU: Tensor
+    """(W, U) int64 rows of the global batch's conditions; U is the largest number of any worker. Padding is 0."""
+    weight_WU: Tensor  # (W, U) cells of the condition on that worker; 0 for padding
+    sizes: tuple[int, ...]  # number of conditions of each worker
+    reducer: Reducer  # sums over workers, and this worker's rank
+
+    @property
+    def own_rows(self) -> Tensor:
+        """Rows of this worker's conditions, (n,)."""
+        return self.rows_WU[self.reducer.rank, : self.sizes[self.reducer.rank]]
+
+    @property
+    def own_weight(self) -> Tensor:
+        """Cells of this worker's conditions, (n,)."""
+        return self.weight_WU[self.reducer.rank, : self.sizes[self.reducer.rank]]
+
+    def gathered(self, values_UH: Tensor) -> Tensor:
+        """Rows of all workers, (W U, H), from this worker's; differentiable."""
+        values_UH = values_UH.to(statistics_dtype(values_UH.dtype))
+        return _Gathered.apply(values_UH, self.rows_WU.shape[1], self.reducer)
+
+    def own(self, rows_WUH: Tensor) -> Tensor:
+        """This worker's rows of those of all workers, (n, H)."""
+        start = self.reducer.rank * self.rows_WU.shape[1]
+        return rows_WUH[start : start + self.sizes[self.reducer.rank]]
+
+
+class _Gathered(torch.autograd.Function):
+    """Rows of all workers; the gradient of a row is the sum of what it has on every worker."""
+
+    @staticmethod
+    def forward(ctx: Any, values_UH: Tensor, n_rows: int, reducer: Reducer) -> Tensor:
+        ctx.n_own, ctx.n_rows, ctx.reducer = len(values_UH), n_rows, reducer
+        return reducer.gather(F.pad(values_UH, (0, 0, 0, n_rows - len(values_UH)))).flatten(0, 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        start = ctx.reducer.rank * ctx.n_rows
+        return ctx.reducer.sum(grad)[start : start + ctx.n_own], None, None

@@ -32,9 +32,8 @@ from gears.distributed._world import IDENTITY, Reducer
 from gears.graphs._graph import Graph
 from gears.model._batchnorm import Note, WeightedBatchNorm, Weights, statistics_dtype, track
 from gears.model._blockwise import BufferPool, Layer, gene_values
-from gears.model._division import Division
 from gears.model.config import ModelConfig
-from gears.model.layers import MLP, BlankEmbedding, GraphLinear, Placing, Propagation
+from gears.model.layers import MLP, BlankEmbedding, Division, GraphLinear, Placing, Propagation
 
 MESSAGE_SHARE = 0.2  # published weight of co-expression messages beside a gene's own embedding
 
@@ -145,9 +144,9 @@ class GEARSNetwork(nn.Module):
         return [(self, "_block_by_block"), *((module, "forward") for module in modules)]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """:meth:`forward`; with a batch of cells alone the published form (:func:`predict_cells`)."""
+        """:meth:`forward`; with a batch of cells alone the published form (:func:`_predict_cells`)."""
         if len(args) == 1 and not kwargs:
-            return predict_cells(self, args[0])
+            return _predict_cells(self, args[0])
         return super().__call__(*args, **kwargs)
 
     def forward(
@@ -495,7 +494,7 @@ def _apply(layers: Sequence[Linear], rows: Tensor) -> Tensor:
     return rows
 
 
-def predict_cells(network: GEARSNetwork, batch: Any) -> Tensor | tuple[Tensor, Tensor]:
+def _predict_cells(network: GEARSNetwork, batch: Any) -> Tensor | tuple[Tensor, Tensor]:
     """Expression of every cell of a batch, (B, G): its control cell's plus its condition's change; and log-variances.
 
     The batch has ``x`` (B * G, 1), control expression, and ``pert_idx``, the B cells' perturbation nodes ([-1] for a

@@ -5,7 +5,7 @@ Every plot draws on the Axes ``ax=`` or on those of a new figure, with `title` a
 colour, so that a plot can be read in grey and by colour-blind readers.
 """
 
-from gears.plotting._changes import gene_changes, plot_perturbation, predicted_vs_true, prediction_figure
+from gears.plotting._changes import evidence, gene_changes, plot_perturbation, predicted_vs_true, prediction_figure
 from gears.plotting._curves import (
     coverage_curve,
     error_against_spread,
@@ -14,7 +14,6 @@ from gears.plotting._curves import (
     replay_curve,
     training_curves,
 )
-from gears.plotting._evidence import evidence
 from gears.plotting._maps import delta_heat_map, go_neighbourhood, interaction_map
 from gears.plotting._points import embedding, interaction_volcano, spread_p_values, volcano
 from gears.plotting._style import image_bytes, new_axes, new_figure, save_figure

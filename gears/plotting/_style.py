@@ -7,6 +7,7 @@ are similar, so each colour is combined with a mark, a line style or a sign.
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,6 @@ import numpy as np
 
 from gears.conditions import Condition
 from gears.core._messages import count, shorten
-from gears.core._progress import in_notebook
 from gears.files._atomic import write_atomically
 
 if TYPE_CHECKING:
@@ -40,6 +40,12 @@ def new_figure(width: float, height: float) -> Figure:
 def new_axes(width: float = 5.6, height: float = 4.2) -> Axes:
     """The Axes of a new figure without a window; sizes in inches."""
     return new_figure(width, height).subplots()
+
+
+def in_notebook() -> bool:
+    """Whether the code runs in the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
 
 
 def show_figure(figure: Figure) -> None:

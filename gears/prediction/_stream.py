@@ -1,15 +1,19 @@
-"""Predict chunk by chunk, into memory, into a file or for a user's score."""
+"""Predict chunk by chunk, into memory, for a user's score, or atomically into an h5ad or zarr file of anndata."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import heapq
 import itertools
+import math
+import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import combinations, islice
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -19,24 +23,33 @@ import torch
 from scipy import sparse
 
 from gears.conditions import Condition
-from gears.core._messages import shorten
+from gears.core._intervals import LEVELS
+from gears.core._messages import shorten, unknown_name
 from gears.core._numbers import clips, whole_number
 from gears.core._progress import followed
 from gears.distributed._devices import DeviceLike, find_device, plan_devices
-from gears.prediction._files import ROWS_PER_BLOCK, write_predictions
+from gears.files._atomic import need_space, new_folder, write_atomically
+from gears.files._paths import check_output
+from gears.files.formats import plain_adata
 from gears.prediction._information import source_of_genes, warn_uninformed
 from gears.prediction.predictions import (
+    WIDTHS,
     Origin,
     Predictions,
+    condition_table,
     entries_in,
+    gene_table,
     in_contexts,
     listed_order,
     nodes_of,
+    provenance,
     requested_conditions,
     requested_genes,
 )
 
 if TYPE_CHECKING:
+    from anndata import AnnData
+
     from gears.distributed._gpus import GpuIds
     from gears.model._folder import ModelParts
     from gears.model.network import GEARSNetwork
@@ -49,6 +62,11 @@ MEMORY_MB = 256
 """Memory of a chunk, MiB, where its size is omitted."""
 BYTES_PER_VALUE = 72  # float32 results, float64 expression, change and sd, and copies by a caller
 MOST_PER_CHUNK = 1024
+ARRAY_ATTRIBUTES = {"encoding-type": "array", "encoding-version": "0.2.0"}
+SUFFIXES = (".h5ad", ".zarr")
+ROWS_PER_BLOCK = 64  # rows of a storage chunk: few others are read with a condition
+
+CreateArray = Callable[[str, tuple[int, int], tuple[int, int]], Any]
 
 
 def chunk_size(n_genes: int) -> int:
@@ -313,49 +331,30 @@ def rank_pairs(
     gpu_ids: GpuIds = None,
 ) -> pd.DataFrame:
     """Rank every pair of genes by a user's function; see :meth:`gears.GEARS.rank_pairs`."""
-    best, candidates = _Best(whole_number("top", top), largest), candidate_genes(parts, genes)
+    top, candidates = whole_number("top", top), candidate_genes(parts, genes)
     devices = devices_of(device, gpu_ids)
     _warn_of(parts, candidates)
     chunks = stream(network, parts, all_pairs(candidates), clip=clip, chunk=chunk, devices=devices)
     n_pairs = len(candidates) * (len(candidates) - 1) // 2
-    for predictions in followed(chunks, n_pairs, "predicting", "conditions", len):
-        best.add(predictions.conditions, _scores(score, predictions))
-    return best.table()
+    scored = (
+        (value, condition)
+        for predictions in followed(chunks, n_pairs, "predicting", "conditions", len)
+        for value, condition in zip(_scores(score, predictions).tolist(), predictions.conditions, strict=True)
+        if not math.isnan(value)
+    )
+    best = (heapq.nlargest if largest else heapq.nsmallest)(top, scored, key=itemgetter(0))
+    columns = {
+        "rank": np.arange(1, len(best) + 1),
+        "condition": [condition.name for _, condition in best],
+        "gene_1": [condition.genes[0] for _, condition in best],
+        "gene_2": [condition.genes[1] for _, condition in best],
+        "score": np.array([value for value, _ in best], dtype=np.float64),
+    }
+    return pd.DataFrame(columns)
 
 
 def _warn_of(parts: ModelParts, genes: Sequence[str]) -> None:
     warn_uninformed([Condition((gene,)) for gene in genes], source_of_genes(parts))
-
-
-class _Best:
-    """The best conditions so far; equal scores stay in the order in which they were added."""
-
-    def __init__(self, top: int, largest: bool) -> None:
-        self.top, self.sign = top, -1.0 if largest else 1.0
-        self.conditions: list[Condition] = []
-        self.scores = np.empty(0)
-
-    def add(self, conditions: Sequence[Condition], scores: np.ndarray) -> None:
-        defined = np.flatnonzero(~np.isnan(scores))
-        merged = np.concatenate([self.scores, scores[defined]])
-        order = np.argsort(self.sign * merged, kind="stable")[: self.top]
-        n_previous = len(self.conditions)
-        self.conditions = [
-            self.conditions[i] if i < n_previous else conditions[defined[i - n_previous]] for i in order.tolist()
-        ]
-        self.scores = merged[order]
-
-    def table(self) -> pd.DataFrame:
-        genes = [condition.genes for condition in self.conditions]
-        return pd.DataFrame(
-            {
-                "rank": np.arange(1, len(genes) + 1),
-                "condition": [condition.name for condition in self.conditions],
-                "gene_1": [pair[0] for pair in genes],
-                "gene_2": [pair[1] for pair in genes],
-                "score": self.scores,
-            }
-        )
 
 
 def _scores(score: Score, predictions: Predictions) -> np.ndarray:
@@ -372,3 +371,107 @@ def _scores(score: Score, predictions: Predictions) -> np.ndarray:
 def _numpy(tensor: torch.Tensor) -> np.ndarray:
     """A float64 array with a row per condition."""
     return np.ascontiguousarray(tensor.cpu().numpy(), dtype=np.float64)
+
+
+def write_predictions(
+    path: str | Path,
+    conditions: Sequence[Condition],
+    parts: ModelParts,
+    chunks: Iterable[Predictions],
+    *,
+    clip: bool | None,
+    overwrite: bool = False,
+) -> Path:
+    """Write the predictions of all `conditions`, chunk by chunk in their order, to an ``.h5ad`` or ``.zarr`` path.
+
+    The content is that of :meth:`Predictions.to_adata`, as float32: ``X`` expression, ``layers["delta"]``, of a model
+    with a prior ``layers["sd"]`` and ``["p_changed"]``, ``layers["cell_sd"]`` of a network with ``uncertainty=True``,
+    and with several contexts ``layers["control_mean"]``. With `overwrite` what is there is replaced, once all is
+    written.
+    """
+    path = check_output(path, overwrite)
+    if path.suffix not in SUFFIXES:
+        raise ValueError(unknown_name("suffix of the output file", path.suffix or str(path), SUFFIXES))
+    shell = _shell(conditions, parts, clip)
+    layers = ["delta"]
+    if parts.prior is not None and parts.prior.uncertainty is not None:
+        layers += ["sd", "sd_change", "p_changed"]
+    if parts.config.uncertainty:
+        layers.append("cell_sd")
+    if parts.contexts is not None:
+        layers.append("control_mean")
+    need_space(path, 4 * len(conditions) * len(parts.gene_names) * (1 + len(layers)))
+    if path.suffix == ".h5ad":
+        return write_atomically(path, lambda temporary: _write_h5ad(temporary, shell, layers, chunks))
+    with new_folder(path) as temporary:
+        _write_zarr(temporary, shell, layers, chunks)
+    return path
+
+
+def _shell(conditions: Sequence[Condition], parts: ModelParts, clip: bool | None) -> AnnData:
+    """The AnnData of :meth:`Predictions.to_adata` without its large arrays."""
+    origin = Origin.of(parts)
+    return plain_adata(
+        condition_table(conditions, origin),
+        gene_table(parts.gene_names, parts.control_mean_G if parts.contexts is None else None, origin),
+        uns={"gears": provenance(clips(clip, parts.nonnegative), origin)},
+    )
+
+
+def _write_h5ad(path: Path, shell: AnnData, layers: Sequence[str], chunks: Iterable[Predictions]) -> None:
+    import h5py
+
+    shell.write_h5ad(path)
+    with h5py.File(path, "r+") as file:
+
+        def create(name: str, shape: tuple[int, int], blocks: tuple[int, int]) -> Any:
+            if name in file:
+                del file[name]
+            array = file.create_dataset(name, shape=shape, chunks=blocks, dtype=np.float32)
+            array.attrs.update(ARRAY_ATTRIBUTES)
+            return array
+
+        _fill(create, shell.shape, layers, chunks)
+
+
+def _write_zarr(folder: Path, shell: AnnData, layers: Sequence[str], chunks: Iterable[Predictions]) -> None:
+    import zarr
+    from anndata import io
+
+    store = folder / "data"
+    # format 2 can be read by current and older readers; explicit, because anndata warns that its default changes
+    group = zarr.open_group(str(store), mode="w", zarr_format=2)
+    io.write_elem(group, "/", shell)
+
+    def create(name: str, shape: tuple[int, int], blocks: tuple[int, int]) -> Any:
+        array = group.create_array(name, shape=shape, chunks=blocks, dtype="float32", overwrite=True)
+        array.attrs.update(ARRAY_ATTRIBUTES)
+        return array
+
+    _fill(create, shell.shape, layers, chunks)
+    zarr.consolidate_metadata(group.store)
+    for entry in store.iterdir():
+        shutil.move(entry, folder / entry.name)
+    store.rmdir()
+
+
+def _fill(create: CreateArray, shape: tuple[int, int], layers: Sequence[str], chunks: Iterable[Predictions]) -> None:
+    """Create X and layers and write the chunks into them; raises if rows are missing."""
+    blocks = (max(1, min(ROWS_PER_BLOCK, shape[0])), max(1, shape[1]))
+    of_layer = {"delta": "delta_UG", "sd": "sd", "sd_change": "sd_change", "cell_sd": "cell_sd"}
+    of_layer["control_mean"] = "control_mean_G"  # of each condition's context
+    of_layer["p_changed"] = "changed_UG"
+    fields = {"X": "expression_UG"} | {f"layers/{name}": of_layer[name] for name in layers}
+    arrays = {field: create(name, shape, blocks) for name, field in fields.items()}
+    if "sd" in layers:
+        width = (shape[0], len(LEVELS))
+        arrays["width_UL"] = create(f"obsm/{WIDTHS}", width, width)
+    row = 0
+    for predictions in chunks:
+        rows = slice(row, row + len(predictions))
+        for field, array in arrays.items():
+            array[rows] = getattr(predictions, field).astype(np.float32)
+        row += len(predictions)
+    if row != shape[0]:
+        msg = f"{row} predictions came for {shape[0]} conditions"
+        raise RuntimeError(msg)

@@ -12,7 +12,7 @@ import pandas as pd
 from gears.conditions import Condition, check_one_change
 from gears.core._messages import count, shorten
 from gears.core._numbers import whole_number
-from gears.prediction._rests_on import effective_number, name_of_training, shares_of_weights
+from gears.prediction._information import effective_number, name_of_training, shares_of_weights
 from gears.prediction._stream import predict
 from gears.prediction.predictions import in_contexts, requested_conditions, requested_genes
 from gears.priors._decomposition import MEAN, MEASURED, OFFSET, SHARED, Decomposition, decompose
@@ -165,11 +165,6 @@ class _Names:
     parts: ModelParts
     condition: Condition
 
-    def of_row(self, row: int) -> Condition:
-        """The training condition of a row."""
-        assert self.parts.prior is not None
-        return name_of_training(self.parts.prior, self.parts.pert_names, self.parts.contexts, row)
-
     def cells(self, row: int) -> float:
         """Its number of cells."""
         assert self.parts.prior is not None
@@ -210,7 +205,7 @@ def _table(
     change_RG = found.change_RG[:, columns]
     share_R, weight_R = change_RG @ along_G, found.weight_RG[:, columns] @ (prediction_G * along_G)
     order = np.argsort(-np.abs(share_R), kind="stable")
-    conditions = {row: names.of_row(row) for row in dict.fromkeys(found.rows_R.tolist())}
+    conditions = {row: name_of_training(names.parts, row) for row in dict.fromkeys(found.rows_R.tolist())}
     groups = [names.group(conditions[row], link) for row, link in zip(found.rows_R.tolist(), found.links, strict=True)]
     listed = order[:n].tolist()
     rows = list(dict.fromkeys(found.rows_R[listed].tolist()))

@@ -32,8 +32,15 @@ from gears.data.screen._spelling import Spelling
 from gears.data.splits._split import Split, subgroup_names
 from gears.files.formats import plain_adata
 from gears.graphs._annotation import GeneAnnotation, near_symbols
-from gears.prediction._information import SOURCES, informed_by, source_of_genes, warn_uninformed
-from gears.prediction._rests_on import name_of_training, table_of_shares, warn_of_few_cells
+from gears.prediction._information import (
+    SOURCES,
+    informed_by,
+    name_of_training,
+    source_of_genes,
+    table_of_shares,
+    warn_of_few_cells,
+    warn_uninformed,
+)
 from gears.prediction._true_changes import TrueChanges
 
 if TYPE_CHECKING:
@@ -468,11 +475,9 @@ def in_contexts(
     return units, list(sets), contexts.control_means(units)
 
 
-def sets_of(
-    conditions: Sequence[Condition], pert_names: Sequence[str], contexts: ModelContexts | None
-) -> Sequence[Sequence[int]]:
+def sets_of(model: ModelParts | Origin, conditions: Sequence[Condition]) -> Sequence[Sequence[int]]:
     """Nodes of conditions, with context and type where a model has several settings."""
-    nodes = nodes_of(conditions, pert_names)
+    nodes, contexts = nodes_of(conditions, model.pert_names), model.contexts
     if contexts is None or max(len(contexts.contexts), len(contexts.kinds)) <= 1:
         return nodes
     return contexts.node_sets(conditions, nodes)
@@ -613,7 +618,7 @@ class Origin:
 
     def sets_of(self, conditions: Sequence[Condition]) -> Sequence[Sequence[int]]:
         """Nodes of conditions, with context and type where the model has several settings."""
-        return sets_of(conditions, self.pert_names, self.contexts)
+        return sets_of(self, conditions)
 
     def rests_on(self, conditions: Sequence[Condition]) -> pd.DataFrame | None:
         """The table of :meth:`Predictions.rests_on`; None for a model that does not keep its training conditions."""
@@ -623,8 +628,7 @@ class Origin:
 
     def training_condition(self, row: int) -> Condition:
         """The training condition of a row of the prior, as the model names it."""
-        assert self.prior is not None
-        return name_of_training(self.prior, self.pert_names, self.contexts, row)
+        return name_of_training(self, row)
 
     @property
     def description(self) -> dict[str, Any]:

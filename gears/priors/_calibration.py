@@ -57,6 +57,7 @@ class LeftOut:
     variance_C: np.ndarray  # posterior variance of each condition
     unseen_C: np.ndarray
     """Whether a gene of the condition occurs in none of the conditions that it was predicted from."""
+    held_C: np.ndarray  # share of the error of its context's control mean that the prediction holds
 
 
 def fit_uncertainty(found: LeftOut, covariance: ConditionCovariance, posterior: Posterior | None) -> Uncertainty:
@@ -90,16 +91,6 @@ def _share_held(measured_SG: np.ndarray, found_SG: np.ndarray) -> float:
     measured_N, found_N = measured_SG.ravel(), found_SG.ravel()
     held = float(found_N @ measured_N) / max(float(measured_N @ measured_N), np.finfo(float).tiny)
     return min(max(held, 0.0), 1.0)
-
-
-def _share_of_departures(found: LeftOut) -> float:
-    """Share of what each setting's level departs from their mean that predictions of its conditions hold."""
-    data = found.data
-    if data.holds_settings_out:
-        return 0.0
-    rows = [np.flatnonzero(data.setting_C == setting) for setting in np.unique(data.setting_C).tolist()]
-    levels = (np.array([change_CG[at].mean(axis=0) for at in rows]) for change_CG in (data.delta_CG, found.change_CG))
-    return _share_held(*(level_SG - level_SG.mean(axis=0) for level_SG in levels)) if len(rows) > 1 else 1.0
 
 
 def _log_sizes(data: PriorData) -> tuple[np.ndarray, np.ndarray]:
@@ -147,9 +138,9 @@ class _Errors:
         error_RG = data.delta_CG[rows] - change_RG
         change_RG -= found.own[rows].toarray()
         noise_RG = np.outer(1 / data.n_C[rows], data.variance_G)
-        if isinstance(data.n_control, np.ndarray):  # other settings do not share the error of its control mean
-            foreign = (1 - _share_of_departures(found)) ** 2
-            noise_RG += foreign * np.outer(1 / data.n_control[data.setting_C[rows]], data.variance_G)
+        if isinstance(data.n_control, np.ndarray):  # the error of its control mean that other settings do not share
+            foreign_R = (1 - found.held_C[rows]) ** 2 / data.n_control[data.setting_C[rows]]
+            noise_RG += np.outer(foreign_R, data.variance_G)
         error_RG[at] = noise_RG[at] = 0.0
         change_RG **= 2
         mean_R = change_RG.mean(axis=1)

@@ -20,6 +20,20 @@ Criterion = Callable[[np.ndarray], np.ndarray]
 Lower is better, and only the mean counts."""
 
 
+def errors_at_slopes(
+    criterion: Criterion,
+    slope_S: np.ndarray,
+    change_UG: np.ndarray,
+    of_target_S: np.ndarray,
+    target_UG: np.ndarray,
+) -> np.ndarray:
+    """Criterion of ``slope change + of_target target`` at each of S slopes, (S, E, U); by its own faster way if any."""
+    if (at_slopes := getattr(criterion, "at_slopes", None)) is not None:
+        return np.asarray(at_slopes(slope_S, change_UG, of_target_S, target_UG))
+    each = zip(slope_S.tolist(), of_target_S.tolist(), strict=True)
+    return np.stack([np.atleast_2d(criterion(slope * change_UG + factor * target_UG)) for slope, factor in each])
+
+
 @dataclass(frozen=True)
 class PriorData:
     """What the prior is fitted to: the training conditions, without the control.
@@ -90,6 +104,11 @@ class PriorData:
     def setting_C(self) -> np.ndarray:
         """Setting of each condition."""
         return settings_of(self.sets, self.n_kinds)
+
+    @property
+    def context_C(self) -> np.ndarray:
+        """Context of each condition, whose types share their control cells."""
+        return np.asarray(self.setting_C // self.n_kinds)
 
     @property
     def group_C(self) -> np.ndarray:

@@ -14,7 +14,7 @@ from scipy import sparse
 from gears.files._mapped import row_blocks
 from gears.graphs._similarities import PriorInputs
 from gears.priors._calibration import LeftOut, fit_uncertainty
-from gears.priors._data import Criterion, PriorData
+from gears.priors._data import Criterion, PriorData, errors_at_slopes
 from gears.priors._elsewhere import OWN_SHARE, Elsewhere
 from gears.priors._kernels import KINDS, N_KINDS, NEW_KINDS, NEW_ONE, NEW_SEVERAL, kinds_of_sets, sizes_of, target_cells
 from gears.priors._magnitude import fit_magnitude
@@ -124,15 +124,14 @@ def _elsewhere(
     """What is said of settings without training conditions: by contexts held out in turn, where several train."""
     process, here = found.candidate.regression.process, found
     data, own = process.data, None
-    context_C = data.setting_C // data.n_kinds
-    if len(np.unique(context_C)) < 2:  # nothing tells how much carries over
+    if len(np.unique(data.context_C)) < 2:  # nothing tells how much carries over
         covariance = uncertainty.covariance
         parts = [covariance.overall, *([] if covariance.within is None else [covariance.within])]
         signal = sum(part.shared + part.own + part.similar for part in parts)
         covariance = dataclasses.replace(covariance, nugget=covariance.nugget + OWN_SHARE * signal)
         own = dataclasses.replace(uncertainty, covariance=covariance)
     elif not data.holds_settings_out:
-        process = dataclasses.replace(process, data=dataclasses.replace(data, groups=context_C))
+        process = dataclasses.replace(process, data=dataclasses.replace(data, groups=data.context_C))
         here = _Chosen.of(process, found.candidate.prior.target_SG, targets, criterion, judged, like=found.candidate)
         own = here.uncertainty(targets, (uncertainty.covariance, uncertainty.posterior))
     return Elsewhere(
@@ -263,8 +262,10 @@ class _Chosen:
     ) -> Uncertainty:
         """By what is predicted for training conditions without their groups."""
         regression = self.candidate.regression
-        data, variance_C = regression.process.data, regression.variance_C
-        left_out = LeftOut(data, self.left_out_CG, self._targets(targets), variance_C, self._unseen_C)
+        left_out = LeftOut(
+            regression.process.data, self.left_out_CG, self._targets(targets), regression.variance_C,
+            self._unseen_C, regression.held_C,
+        )  # fmt: skip
         return fit_uncertainty(left_out, *certainty)
 
     def measured(self, targets: sparse.csr_matrix, uncertainty: Uncertainty) -> Measured:
@@ -314,12 +315,7 @@ def _choose(
 
     def errors(left_out_RG: np.ndarray) -> np.ndarray:
         """Parts of the criterion at each slope, (S, E, R)."""
-        return np.stack(
-            [
-                np.atleast_2d(criterion(slope * (left_out_RG + of_target / slope * target_RG)))
-                for slope, of_target in zip(slopes.tolist(), of_targets.tolist(), strict=True)
-            ]
-        )
+        return errors_at_slopes(criterion, slopes, left_out_RG, of_targets, target_RG)
 
     sums = [errors(candidate.left_out(rows)) for candidate in candidates]
     # one slope for all kinds: the many choices by kind would favour a candidate by chance; rounded, so that of

@@ -100,6 +100,12 @@ class Measured:
         change_UG[row_U >= 0] = self.change_CG[row_U[row_U >= 0]]
         return change_UG
 
+    def shares(self, sets: Sequence[Sequence[int]], scale: float) -> np.ndarray:
+        """Share of its own measurement that an average gene of each set keeps, 0 where there is none, (U,)."""
+        row_U = self.rows(sets)
+        variance_U, noise_U = scale * self.variance_C[row_U], self.noise_C[row_U] * self.noise_G.mean()
+        return np.where(row_U < 0, 0.0, variance_U / (variance_U + noise_U))
+
     def known_better(self, row_U: np.ndarray, variance_UG: np.ndarray) -> np.ndarray:
         """Variances of predictions from other conditions, (U, G), lowered by each one's own measurement, in place."""
         at = np.flatnonzero(row_U >= 0)

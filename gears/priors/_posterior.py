@@ -117,10 +117,19 @@ class Posterior:
     factor is subtracted; else None."""
     level_R: np.ndarray  # covariance of a free level with the change that similarity 1 to each column adds
     level: float  # variance of a free level, 0 where the level is shrunk
+    held_RK: np.ndarray | None = None
+    """What similarity 1 to each column takes of the error of each context's control mean; None with one setting, and in
+    files of earlier versions."""
 
     @classmethod
-    def of(cls, spectrum: Spectrum, member_CR: sparse.csr_matrix, typical: float) -> Posterior:
-        """From the spectrum of the training conditions; `typical` is the sampling variance of an average gene."""
+    def of(
+        cls, spectrum: Spectrum, member_CR: sparse.csr_matrix, typical: float, error_CK: np.ndarray | None = None
+    ) -> Posterior:
+        """From the spectrum of the training conditions.
+
+        `typical`: sampling variance of an average gene.
+        `error_CK`: what an error of the control mean of each context is in the change of each condition.
+        """
         noise = typical * spectrum.noise
         white_CR = sparse.csr_matrix(sparse.diags(1 / spectrum.root_C) @ member_CR)
         along_KR = np.asarray((white_CR.T @ spectrum.vectors_CK).T)
@@ -139,7 +148,8 @@ class Posterior:
         if spectrum.level is None:
             level, level_C = _free_level(spectrum, variance_K, typical)
             level_R = np.asarray(member_CR.T @ level_C)
-        return cls(factor_FR.astype(np.float32), direct_RR, level_R, level)
+        held_RK = None if error_CK is None else np.asarray(member_CR.T @ spectrum.solved(error_CK, noise))
+        return cls(factor_FR.astype(np.float32), direct_RR, level_R, level, held_RK)
 
     def __call__(self, similar_UR: np.ndarray, prior_U: np.ndarray) -> np.ndarray:
         """Posterior variance, (U,), of conditions with these similarities and prior variances."""
@@ -149,8 +159,17 @@ class Posterior:
             explained_U = ((similar_UR @ self.direct_RR) * similar_UR).sum(axis=1) - explained_U
         return np.asarray(prior_U + self.level - 2 * similar_UR @ self.level_R - explained_U)
 
+    def held(self, similar_UR: np.ndarray, context_U: np.ndarray) -> np.ndarray:
+        """Share of the error of its context's control mean that the prediction of each condition holds, (U,)."""
+        assert self.held_RK is not None
+        held_U, known = np.zeros(len(context_U)), np.flatnonzero(context_U < self.held_RK.shape[1])
+        held_U[known] = (similar_UR[known] * self.held_RK.T[context_U[known]]).sum(axis=1)
+        return np.clip(held_U, 0.0, 1.0)
+
     def arrays(self) -> dict[str, np.ndarray]:
         arrays = {"factor": self.factor_FR, "level_column": self.level_R, "level": np.array(self.level)}
+        if self.held_RK is not None:
+            arrays["held"] = self.held_RK
         if self.direct_RR is not None:
             parts = ("data", "indices", "indptr")
             arrays |= {f"direct_{name}": getattr(self.direct_RR, name) for name in parts}
@@ -163,7 +182,7 @@ class Posterior:
             triple = tuple(arrays[f"direct_{name}"] for name in ("data", "indices", "indptr"))
             direct_RR = sparse.csr_matrix(triple, shape=(factor_FR.shape[1],) * 2)
             check_compressed("the prior's table of explained variances", direct_RR)
-        return cls(factor_FR, direct_RR, arrays["level_column"], float(arrays["level"]))
+        return cls(factor_FR, direct_RR, arrays["level_column"], float(arrays["level"]), arrays.get("held"))
 
 
 def left_out_variance(spectrum: Spectrum, noise_C: np.ndarray, typical: float) -> np.ndarray:

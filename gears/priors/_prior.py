@@ -313,7 +313,7 @@ class GenePrior:
         """Standard error of the control mean in predicted changes, (G,) or (U, G); None where it is not known."""
         if self.uncertainty is None:
             return None
-        sd = self.uncertainty.control_sd(sets)
+        sd = self.uncertainty.control_sd(sets, self.measured)
         found = self._elsewhere(sets)
         if sd is not None and found is not None and found[1].uncertainty is not None:
             rows, other = found

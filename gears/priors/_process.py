@@ -71,6 +71,7 @@ class Regression:
     held_out_CG: np.ndarray
     mean_CG: np.ndarray
     variance_C: np.ndarray
+    held_C: np.ndarray  # share of the error of its context's control mean that the prediction of each condition holds
     overall: AdditiveCovariance  # covariance over all conditions, with what its features omit
     spectrum: Spectrum | None  # of all conditions; None for a single one, which has no departure
     carry: float = CARRIES[0]
@@ -122,7 +123,7 @@ class Regression:
         covariance, member_CR = process.condition_covariance(self.overall, rows, level, self.carry)
         if self.spectrum is None:
             return covariance, None
-        return covariance, Posterior.of(self.spectrum, member_CR, process.typical)
+        return covariance, process.posterior(self.spectrum, member_CR, rows)
 
 
 @dataclass(frozen=True)
@@ -231,6 +232,7 @@ class Process:
             solution.left_out_CG,
             mean_CG,
             left_out_variance(spectrum, noise_C, self.typical),
+            np.ones(len(noise_C)),
             part,
             spectrum,
             share_MG=solution.share_MG,
@@ -240,7 +242,7 @@ class Process:
         """With several settings, by groups of conditions; one regression for each of :data:`CARRIES`."""
         data, every = self.data, np.arange(len(self.rest_CG))
         held_out = {carry: np.zeros_like(self.rest_CG) for carry in CARRIES}
-        variance = {carry: np.zeros(len(every)) for carry in CARRIES}
+        variance, held = ({carry: np.zeros(len(every)) for carry in CARRIES} for _ in range(2))
         mean_CG = np.zeros_like(self.rest_CG)
         for is_out_C in _folds(data.group_C, MOST_FOLDS if self.exact else FEW_FOLDS):
             rows, out = np.flatnonzero(~is_out_C), np.flatnonzero(is_out_C)
@@ -252,8 +254,10 @@ class Process:
                 held_out[carry][out] = level_G + self._across(out, rows, carry) @ coefficient_RG
                 covariance, member_CR = self.condition_covariance(self.overall, rows, level, carry)
                 if posterior is None and spectrum is not None:  # it does not depend on what is carried
-                    posterior = Posterior.of(spectrum, member_CR, self.typical)
+                    posterior = self.posterior(spectrum, member_CR, rows)
                 variance[carry][out] = condition_variance(covariance, posterior, data.sets_of(out))
+                if posterior is not None:
+                    held[carry][out] = posterior.held(covariance.columns(data.sets_of(out)), data.context_C[out])
         level_G, coefficient_CG, share_MG, spectrum = self._solved(every)
         factor_CG = self.factors()[data.setting_C]
         mean_CG *= factor_CG
@@ -261,11 +265,20 @@ class Process:
             held_out_CG *= factor_CG
         return [
             Regression(
-                self, level_G, coefficient_CG, held_out[carry], mean_CG, variance[carry], self.overall, spectrum, carry,
-                share_MG,
+                self, level_G, coefficient_CG, held_out[carry], mean_CG, variance[carry], held[carry], self.overall,
+                spectrum, carry, share_MG,
             )
             for carry in CARRIES
         ]  # fmt: skip
+
+    def posterior(self, spectrum: Spectrum, member_CR: sparse.csr_matrix, rows: np.ndarray) -> Posterior:
+        """What some of the training conditions explain of the variance of any."""
+        if self.within is None:
+            return Posterior.of(spectrum, member_CR, self.typical)
+        data = self.data
+        error_CK = np.eye(data.n_settings // data.n_kinds)[data.context_C[rows]]
+        error_CK /= self.scale_S[data.setting_C[rows], None]
+        return Posterior.of(spectrum, member_CR, self.typical, error_CK)
 
     def _solved(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, Spectrum | None]:
         """Level of all settings, coefficients of the departures from it, shares of the strengths, and spectrum."""

@@ -92,10 +92,12 @@ def _likelihood(spectrum: Spectrum, delta_CN: np.ndarray, noise_N: np.ndarray) -
     white_CN = delta_CN / spectrum.root_C[:, None]
     rotated_KN = spectrum.vectors_CK.T @ white_CN
     rest_N = (spectrum.across(white_CN, rotated_KN) ** 2).sum(axis=0) if spectrum.n_rest else None
-    log_MN = np.empty((len(STRENGTHS), len(noise_N)))
+    log_MN, square_KN = np.empty((len(STRENGTHS), len(noise_N))), rotated_KN**2
     for row, strength in enumerate(STRENGTHS):
         variance_KN = strength * spectrum.values_K[:, None] + noise_N
-        log_MN[row] = -0.5 * (np.log(variance_KN) + rotated_KN**2 / variance_KN).sum(axis=0)
+        term_KN = square_KN / variance_KN
+        term_KN += np.log(variance_KN, out=variance_KN)
+        log_MN[row] = -0.5 * term_KN.sum(axis=0)
         if rest_N is not None:
             variance_N = strength * spectrum.rest + noise_N
             log_MN[row] -= 0.5 * (spectrum.n_rest * np.log(variance_N) + rest_N / variance_N)
@@ -231,6 +233,15 @@ class Spectrum:
         rest_CG = white_CG - self.vectors_CK @ rotated_KG
         rest_CG -= np.outer(mirror_C, mirror_C @ white_CG)
         return rest_CG
+
+    def solved(self, value_CN: np.ndarray, noise: float) -> np.ndarray:
+        """Inverse of the covariance of an average gene, times some values of the conditions, (C, N)."""
+        white_CN = value_CN / self.root_C[:, None]
+        rotated_KN = self.vectors_CK.T @ white_CN
+        solved_CN = self.vectors_CK @ (rotated_KN / (self.values_K + noise)[:, None])
+        if self.n_rest:
+            solved_CN += self.across(white_CN, rotated_KN) / (self.rest + noise)
+        return np.asarray(solved_CN / self.root_C[:, None])
 
     def level_of(self, delta_CG: np.ndarray, coefficient_CG: np.ndarray) -> np.ndarray:
         """The level of each gene, (G,), where the departures from it have these coefficients."""

@@ -10,7 +10,8 @@ where these are beyond chance; else that of its name (CRISPRa raises what CRISPR
 
 *Of each gene in a setting.* A change of the log rate moves E[log1p] by rate / (1 + rate), that is 1 - exp(-control
 mean): what a setting hardly expresses can hardly change there. A power of this sensitivity, 0, 1/2 or 1, is chosen by
-predicting each setting from the others, as the slope times its sensitivity times sum_s T_s d_s / (sum_s T_s^2 + 0.05).
+predicting departures from the mean of each setting by those of the others, as the slope times its sensitivity times
+sum_s T_s d_s / (sum_s T_s^2 + 0.05).
 """
 
 from __future__ import annotations
@@ -116,6 +117,10 @@ def sensitivity_of(data: PriorData, rest_CG: np.ndarray) -> Sensitivity | None:
     if len(elsewhere) < _FEWEST:
         return None
     setting_C, rows = data.setting_C, np.array([row for row, _ in elsewhere])
+    level_SG = np.zeros_like(sensitive_SG)
+    for setting in np.unique(setting_C).tolist():
+        level_SG[setting] = rest_CG[setting_C == setting].mean(axis=0)
+    rest_CG = rest_CG - level_SG[setting_C]  # all conditions of a setting have the errors of its level alike
     errors = []
     for power in _POWERS:
         factor_SG = sensitive_SG**power

@@ -25,7 +25,7 @@ from gears.data.screen._statistics import variance_within
 from gears.data.splits._split import held_out_by, perturbed_in
 from gears.evaluation._fitted import by_setting
 from gears.evaluation._scoring import by_fold
-from gears.evaluation.metrics._decisive import pearson_delta_ref, relative_error
+from gears.evaluation.metrics._decisive import ChoiceErrors
 from gears.evaluation.truth import Truth
 from gears.files._cache import cached_arrays
 from gears.files._mapped import release, row_blocks
@@ -33,7 +33,7 @@ from gears.graphs._annotation import GeneAnnotation
 from gears.graphs._go import jaccard
 from gears.graphs._knowledge import cosines
 from gears.graphs._similarities import SIMILARITIES, PriorInputs, columns_of, similarity_key, stored_profiles
-from gears.priors._data import Criterion, PriorData
+from gears.priors._data import PriorData
 from gears.priors._evidence import sample
 from gears.priors._fit import FittedPrior, fit_prior
 from gears.priors._head import ALL_GENES, NAMES, HeadInputs, PriorChanges, strata
@@ -48,7 +48,6 @@ MOST_JUDGED, FEWEST_JUDGED, JUDGED_VALUES = 2000, 200, 10_000_000
 """Conditions whose predictions decide among candidates: of more a fixed sample is taken, of so many values (conditions
 x genes) fewer, but not fewer than the second."""
 _ROWS = 2048
-_BLOCK_VALUES = 1 << 17  # conditions x genes of a block
 
 N_FOLDS = 5
 _SEED = 7
@@ -111,7 +110,7 @@ def fit_to(pert_data: PertData, conditions: Sequence[Condition], inputs: PriorIn
     """The prior of training conditions, fitted whatever the cache holds; of very many a fixed sample decides."""
     screen, data = pert_data.screen, prior_data(pert_data, conditions, inputs)
     judged = sample(len(conditions), most_judged(len(screen.gene_names)))
-    parts: list[tuple[np.ndarray, Criterion]] = []
+    parts: list[tuple[np.ndarray, Truth]] = []
     for view, rows in by_setting(screen, conditions):
         # the judged conditions of this setting: their places among all judged ones, and among those of the setting
         inside, deciding = np.flatnonzero(np.isin(judged, rows)), np.flatnonzero(np.isin(rows, judged))
@@ -121,15 +120,10 @@ def fit_to(pert_data: PertData, conditions: Sequence[Condition], inputs: PriorIn
             known_mean_UG = means_without(screen, members, deciding)
             judged_here = [plain[row] for row in deciding.tolist()]
             truth = Truth.of(view, judged_here, pooled=plain, reference_mean_G=known_mean_UG)
-            parts.append((inside, criterion_of(truth, clip=screen.nonnegative)))
+            parts.append((inside, truth))
 
-    def in_settings(delta_UG: np.ndarray) -> np.ndarray:
-        error_EU = np.empty((2, len(judged)))
-        for rows, part in parts:
-            error_EU[:, rows] = part(delta_UG[rows])
-        return error_EU
-
-    return dataclasses.replace(fit_prior(data, in_settings, judged), inputs=inputs)
+    criterion = ChoiceErrors(parts, clip=screen.nonnegative)
+    return dataclasses.replace(fit_prior(data, criterion, judged), inputs=inputs)
 
 
 def further_similarities(
@@ -175,34 +169,6 @@ def go_similarity(
         block[trained_T[here] - start, np.flatnonzero(here)] = 1.0
         blocks.append(sparse.csr_matrix(block))
     return GeneSimilarity(trained_T, sparse.csr_matrix(sparse.vstack(blocks, format="csr")))
-
-
-def criterion_of(truth: Truth, *, clip: bool = True) -> Criterion:
-    """Error of predicted changes of U conditions, for choices among predictions, (2, U); lower is better.
-
-    Its rows are ``relative_error`` and minus ``pearson_delta_ref`` of the decisive metrics: the size and the pattern of
-    what is specific to a perturbation. Block by block of conditions: small arrays stay in the cache.
-
-    `truth`: its reference is the train mean of each prediction, (U, G): mean of the conditions that it is made from,
-        without the condition itself, since a mean that held it would be beaten by its own opposite.
-    """
-    truth = truth.for_choices()
-    n_conditions, n_genes = truth.mean_UG.shape
-    step = max(1, _BLOCK_VALUES // max(1, n_genes))
-    slices = [slice(start, start + step) for start in range(0, n_conditions, step)]
-    blocks = [(rows, truth.subset(rows)) for rows in slices]
-
-    def criterion(delta_UG: np.ndarray) -> np.ndarray:
-        error_EU = np.empty((2, len(delta_UG)))
-        for rows, block in blocks:
-            predicted_RG = block.control_mean_G + delta_UG[rows]
-            if clip:
-                np.maximum(predicted_RG, 0.0, out=predicted_RG)
-            correlation_R = np.nan_to_num(pearson_delta_ref(predicted_RG, block))
-            error_EU[:, rows] = relative_error(predicted_RG, block), -correlation_R
-        return error_EU
-
-    return criterion
 
 
 def most_judged(n_genes: int) -> int:

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from gears.conditions import contexts_of
 from gears.core._intervals import LEVELS
 from gears.priors._kernels import AdditiveCovariance, GeneSimilarity, Omitted, settings_of, sizes_of
 from gears.priors._magnitude import Tendency, predicted_log_size
@@ -53,7 +54,8 @@ class Uncertainty:
     versions."""
     held_level: float = 1.0
     """Share of the mean measured change that predictions hold. The error of the control mean is part of that change:
-    what predictions hold of it is an error of changes, the rest one of means."""
+    what predictions hold of it is an error of changes, the rest one of means.
+    With several settings :meth:`Posterior.held` says it."""
     widths: np.ndarray = field(default_factory=lambda: np.ones((2, len(LEVELS))))
     """Width of the interval of each of :data:`gears.core._intervals.LEVELS` beside a Gaussian's, rows as
     `exponents`, (2, L); 1 in files of earlier versions."""
@@ -85,16 +87,30 @@ class Uncertainty:
         if measured is not None:
             square_UG = measured.known_better(row_U, square_UG)
         if self.control_G is not None:
-            of_control = (1 - self.held_level) ** 2 * self._control(sets)
+            of_control = (1 - self._held(sets, measured)) ** 2 * self._control(sets)
             square_UG += np.where(sizes_of(sets)[:, None] > 0, of_control, 0.0)
         return np.sqrt(square_UG, out=square_UG)
 
-    def control_sd(self, sets: Sequence[Sequence[int]]) -> np.ndarray | None:
+    def control_sd(self, sets: Sequence[Sequence[int]], measured: Measured | None = None) -> np.ndarray | None:
         """Standard error of the control mean, as far as predicted changes hold it; None where it is not known.
 
         (G,), or for settings with control cells of their own (U, G).
         """
-        return None if self.control_G is None else self.held_level * np.sqrt(self._control(sets))
+        if self.control_G is None:
+            return None
+        return np.asarray(self._held(sets, measured) * np.sqrt(self._control(sets)))
+
+    def _held(self, sets: Sequence[Sequence[int]], measured: Measured | None) -> np.ndarray | float:
+        """Share of the error of the control mean that predicted changes hold, of several settings (U, 1).
+
+        A measured condition holds all of it as far as it is predicted as measured.
+        """
+        if self.posterior is None or self.posterior.held_RK is None:
+            return self.held_level
+        held_U = self.posterior.held(self.covariance.columns(sets), contexts_of(sets))
+        if measured is not None:
+            held_U += (1 - held_U) * measured.shares(sets, self.gene_G.mean())
+        return held_U[:, None]
 
     def _control(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         assert self.control_G is not None

@@ -18,9 +18,8 @@ from gears.evaluation.intervals import marked, summary_table
 from gears.evaluation.metrics._registry import ALL, DECISIVE, EVERY, METRICS, condition_metrics
 from gears.evaluation.truth import Truth
 from gears.evaluation.verdict import MIN_CONDITIONS, NO_RANGE, WORSE, Results, run_costs, without_range
-from gears.plotting._changes import gene_changes, prediction_figure
+from gears.plotting._changes import evidence, gene_changes, prediction_figure
 from gears.plotting._curves import difference_handles, method_differences
-from gears.plotting._evidence import evidence
 from gears.plotting._maps import change_limit, delta_heat_map, variable_genes
 from gears.plotting._style import FONT, MARKS, colour_bar, figure_of, new_figure
 

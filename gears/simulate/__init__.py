@@ -35,8 +35,7 @@ The generator, in order (all logarithms natural):
 """
 
 from gears.simulate._options import SimulationOptions
-from gears.simulate._screen import Simulation, simulate_to_h5ad, simulated_screen
-from gears.simulate._truth import SimulatedTruth
+from gears.simulate._screen import SimulatedTruth, Simulation, simulate_to_h5ad, simulated_screen
 
 __all__ = [
     "SimulatedTruth", "Simulation", "SimulationOptions", "Truth", "simulate_to_h5ad", "simulated_screen",

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gears.data._loaders import CellBatch, CellLoader, TrainingSampler, parts_of_workers
 from gears.distributed._world import Reducer, World
-from gears.model._division import Division
+from gears.model.layers import Division
 from gears.training.options import STEPS_PER_EPOCH, TrainOptions
 
 if TYPE_CHECKING:

@@ -173,8 +173,9 @@ FORMAT = 2
 _LONGEST_REASON = 1000
 
 
-def on_main(reducer: Reducer, device: torch.device, what: str, write: Callable[[], None]) -> None:
+def on_main(trained: Trained, what: str, write: Callable[[], None]) -> None:
     """Write on rank 0; all ranks wait for it, and all raise with its reason if it failed."""
+    reducer, device = trained.reducer, trained.device
     failure: BaseException | None = None
     if reducer.rank == 0:
         try:
@@ -268,7 +269,7 @@ def save(trained: Trained, path: str | Path, metadata: Mapping[str, Any]) -> Non
         "losses": trained.reducer.gather(epoch_sums(trained)).cpu(),
         "metadata": dict(metadata),
     }
-    on_main(trained.reducer, trained.device, str(path), lambda: write_tensors(path, _content(trained) | of_workers))
+    on_main(trained, str(path), lambda: write_tensors(path, _content(trained) | of_workers))
 
 
 def epoch_sums(trained: Trained, *more: float) -> Tensor:

@@ -30,10 +30,11 @@ from gears.distributed._gpus import GpuIds
 from gears.distributed._log import quiet, shown
 from gears.distributed._world import World, is_running
 from gears.evaluation.compare import CompareOptions, Comparison, compare
-from gears.evaluation.intervals import summary_table
-from gears.evaluation.verdict import closing_frame, footnotes, short_table
+from gears.evaluation.intervals import model_name, summary_table
+from gears.evaluation.verdict import closing_frame, footnotes, short_table, verdict_table
 from gears.files._paths import link_target, user_path
 from gears.graphs._sources import with_sources as read_sources
+from gears.model._card import write_card
 from gears.model._folder import ModelParts, is_model, save_model
 from gears.model.network import GEARSNetwork, begin_at_zero
 from gears.prediction.predictions import Predictions
@@ -60,7 +61,6 @@ from gears.training.options import TrainOptions
 
 if TYPE_CHECKING:
     from gears.data.screen._prepared import PreparedScreen
-    from gears.model._folder import ModelParts
     from gears.model.config import ModelConfig
     from gears.pertdata import PertData
     from gears.priors._fit import FittedPrior
@@ -167,6 +167,7 @@ class Fit:
             trained = bool(run.history) or run.stopped
             weights = run.best_state or plain_state(self.parts.network())
             save_model(self.saved_in, self.parts, weights, run=self.run_path if trained else None)
+            write_card(self.saved_in, self.parts)
             if trained and self.run_path is not None and self.run_path != link_target(self.saved_in):
                 shutil.rmtree(self.run_path, ignore_errors=True)
             self._log(f"the model was saved in {self.saved_in}")
@@ -467,9 +468,10 @@ class TrainResult:
 
     def _repr_html_(self) -> str:
         table, html = self.table, ""
-        if table is not None and len(frame := closing_frame(table)):
-            notes = "".join(f"<p>{escape(line)}</p>" for line in footnotes(table))
-            html = f'<div style="overflow-x: auto">{frame.to_html(index=False, border=0)}</div>{notes}'
+        if table is not None and len(rows := verdict_table(table)):
+            notes = "".join(f"<p>{escape(line)}</p>" for line in footnotes(rows, table))
+            frame = closing_frame(rows, model_name(table)).to_html(index=False, border=0)
+            html = f'<div style="overflow-x: auto">{frame}</div>{notes}'
         facts = "; ".join(f"{name}: {text}" for name, text in self._facts().items())
         return f"{html}<p>{escape(facts)}</p>"
 

@@ -5,9 +5,7 @@ A logger is a subclass of :class:`RunLogger` with ``@LOGGERS.register(name)``; i
 
 from __future__ import annotations
 
-import csv
 import importlib.util
-import io
 import json
 import logging
 import multiprocessing
@@ -17,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
+
+import pandas as pd
 
 from gears.core._registry import Registry
 from gears.files.formats import write_text
@@ -165,13 +165,7 @@ def as_csv(history: Sequence[Record]) -> str:
     1,2.5,
     2,,0.5
     """
-    rows = [flat(record) for record in history]
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    text = io.StringIO()
-    table = csv.DictWriter(text, columns, lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    return text.getvalue()
+    return pd.DataFrame([flat(record) for record in history]).to_csv(index=False, lineterminator="\n")
 
 
 @LOGGERS.register("tensorboard")

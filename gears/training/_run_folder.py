@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -141,7 +141,7 @@ class RunFolder:
         """Write new best weights, the history, and a checkpoint when due."""
         if improved or engine.best_state is None or not self._ready:
             self._put_weights(engine)
-        self._on_main(engine, str(self.path), lambda: write_history(self.path, engine.progress.history))
+        checkpoints.on_main(engine, str(self.path), lambda: write_history(self.path, engine.progress.history))
         due = record["epoch"] - self._last_checkpoint >= (self.options.checkpoint_every or 1)
         if due or record["epoch"] == self.options.epochs or engine.progress.finished:
             self.checkpoint(engine)
@@ -163,7 +163,7 @@ class RunFolder:
         engine.save_checkpoint(file, metadata=metadata)
         if progress.step == 0:
             self._last_checkpoint = progress.epoch
-        self._on_main(engine, f"{self.path} (old checkpoints)", self._drop_oldest)
+        checkpoints.on_main(engine, f"{self.path} (old checkpoints)", self._drop_oldest)
         return file
 
     def _drop_oldest(self) -> None:
@@ -180,11 +180,8 @@ class RunFolder:
             else:
                 save_model(self.path, self.parts, weights)
 
-        self._on_main(engine, str(self.path), write)
+        checkpoints.on_main(engine, str(self.path), write)
         self._ready = True
-
-    def _on_main(self, engine: TrainingEngine, what: str, write: Callable[[], None]) -> None:
-        checkpoints.on_main(engine.reducer, engine.device, what, write)
 
     def _checkpoints(self) -> list[Path]:
         """Complete checkpoints, oldest first."""

@@ -1,7 +1,5 @@
 """The replay and the calibration of hits in a small form."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

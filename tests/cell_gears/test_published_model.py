@@ -1,24 +1,15 @@
-"""Models that cell-gears saved: the same predictions, and nothing in their pickles can run.
+"""Models that cell-gears saved: the same predictions (that nothing in their pickles can run: tests/guard).
 
 The folders in ``tests/cell_gears/published`` were written by cell-gears 0.1.2 (``tools/record_published_model.py``).
 """
 
-import contextlib
-import io
-import os
-import pickle
-import shutil
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from gears import GEARS, PertData
-from gears.cell_gears._folders import read_published
-from gears.files._pickles import load_tensors
 from gears.published import load_cell_gears_model
 
 FOLDER = Path(__file__).with_name("published")
@@ -97,79 +88,3 @@ def _written(folder: Path, genes: list[str]) -> Path:
     path = folder / "genes.txt"
     path.write_text("\n".join(genes))
     return path
-
-
-class Call:
-    """Pickled as a call of a function."""
-
-    def __init__(self, function: Any, *arguments: Any) -> None:
-        self.call = function, arguments
-
-    def __reduce__(self) -> tuple:
-        return self.call
-
-
-def crafted(kind: str, target: Path) -> Any:
-    """A value for a published config that makes a folder when it is unpickled in the usual way."""
-    evil = Call(os.mkdir, str(target))
-    rebuild, storage = torch._utils._rebuild_tensor_v2, torch.storage._load_from_bytes
-    inside = pickle.dumps(evil)
-    if kind == "plain":
-        return evil
-    if kind == "a tensor's storage":
-        return Call(rebuild, Call(storage, inside), 0, (1,), (1,), False, OrderedDict())
-    if kind == "two levels down":
-        return Call(storage, pickle.dumps(Call(storage, inside)))
-    if kind == "saved by torch":
-        buffer = io.BytesIO()
-        torch.save(evil, buffer)
-        return Call(storage, buffer.getvalue())
-    if kind == "saved by torch in its old form":
-        buffer = io.BytesIO()
-        torch.save(evil, buffer, _use_new_zipfile_serialization=False)
-        return Call(storage, buffer.getvalue())
-    assert kind == "reading without limits"
-    return Call(torch.load, io.BytesIO(inside))
-
-
-KINDS = [
-    "plain", "a tensor's storage", "two levels down", "saved by torch", "saved by torch in its old form",
-    "reading without limits",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_crafted_config_is_refused_and_runs_nothing(tmp_path, kind):
-    folder, target = tmp_path / "model", tmp_path / "owned"
-    shutil.copytree(FOLDER / "plain", folder)
-    (folder / "config.pkl").write_bytes(pickle.dumps({"hidden_size": 8, "G_go": crafted(kind, target)}))
-    with pytest.raises(ValueError, match=r"config\.pkl cannot be read as .*(it refers to|a pickle inside it)"):
-        read_published(folder, GENES, PERTS, np.zeros(12))
-    assert not target.exists()
-
-
-def test_crafted_weights_are_refused_and_run_nothing(tmp_path):
-    folder, target = tmp_path / "model", tmp_path / "owned"
-    shutil.copytree(FOLDER / "plain", folder)
-    torch.save({"gene_emb.weight": Call(os.mkdir, str(target))}, folder / "model.pt")
-    with pytest.raises(ValueError, match=r"model\.pt cannot be read as a file of tensors"):
-        read_published(folder, GENES, PERTS, np.zeros(12))
-    assert not target.exists()
-
-
-def test_the_crafted_pickles_do_run_when_unpickled_freely(tmp_path):
-    """Otherwise the tests above would show nothing."""
-    for number, kind in enumerate(["plain", "two levels down"]):
-        target = tmp_path / f"owned{number}"
-        with contextlib.suppress(Exception):  # what comes after the folder was made does not matter
-            pickle.loads(pickle.dumps(crafted(kind, target)))
-        assert target.is_dir()
-
-
-def test_a_tensor_beyond_its_storage_is_refused(tmp_path):
-    rebuild, storage = torch._utils._rebuild_tensor_v2, torch.arange(4.0)._typed_storage()
-    path = tmp_path / "values.pkl"
-    for size, stride in (((5,), (1,)), ((2, 2), (3, 1)), ((2,), (1, 1)), ((-1,), (1,))):
-        path.write_bytes(pickle.dumps(Call(rebuild, storage, 0, size, stride, False, OrderedDict())))
-        with pytest.raises(ValueError, match=r"values\.pkl cannot be read as .*(bounds|strides|negative)"):
-            load_tensors(path)

@@ -154,6 +154,7 @@ def test_methods_take_the_published_arguments(owner, model):
         method = getattr(owner, name)
         if not isinstance(method, Gone):
             assert names_of(method) == arguments.split()
+    assert names_of(PertData.__init__) == ["data_path", "gene_set_path", "default_pert_graph"]
     assert model.pert_data.create_dataset_file() is None
 
 

@@ -72,7 +72,7 @@ def test_evaluate_takes_the_h5ad_file_too(folder, tmp_path, capsys):
     assert all(name.startswith("prior") for name in methods - {"gears", "additive"})
 
 
-def test_the_former_name_of_split_half_repeats_works_and_is_reported(folder, tmp_path, capsys, caplog):
+def test_the_former_name_of_split_half_repeats_works_and_is_reported(folder, tmp_path, capsys, caplog, without_figures):
     words = ["compare", folder / "data" / "screen", "--baselines", "additive", "--metrics", "mse", "--report"]
     called(capsys, *words, tmp_path / "former", "--halvings", 2)
     assert "--halvings is called --n-split-half now" in caplog.text
@@ -94,7 +94,7 @@ def test_compare_gives_baselines_alone_over_folds(folder, capsys):
     assert {row["method"]: row["runs"] for row in value["costs"]} == {"additive": 3, "no_change": 3}
 
 
-def test_compare_trains_gears(folder, tmp_path, capsys):
+def test_compare_trains_gears(folder, tmp_path, capsys, without_figures):
     options = [
         "--gears", "moments", "--no-default-pert-graph", "--epochs", 1, "--hidden-size", 8, "--device", "cpu",
     ]  # fmt: skip

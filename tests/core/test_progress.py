@@ -117,7 +117,7 @@ def test_work_whose_end_nobody_knows_is_counted(terminal, monkeypatch, caplog):
 def test_a_notebook_counts_as_watching(terminal, monkeypatch):
     write_to(io.StringIO(), monkeypatch)
     assert not module.watched()
-    shell = type("ZMQInteractiveShell", (), {})()
+    shell = SimpleNamespace(kernel=None)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     assert module.watched()
 

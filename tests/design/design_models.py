@@ -1,7 +1,5 @@
 """A model of the prior alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gears import GEARS, PertData

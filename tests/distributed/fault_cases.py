@@ -1,7 +1,5 @@
 """The rows of the table of kills and faults (`faults.py` runs them): who is hit, by what and when, and what is told."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ others, and in the run that follows to see that the job goes on, they are forks 
 importing libraries.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import functools
@@ -187,11 +185,11 @@ def arm_caller(case: Case, folder: Path) -> None:
         before(GEARS, "report_test", lambda *_: strike(case, folder, me))
 
 
-def train(folder: Path, *, resume: bool = False, timeout: float = 90.0, screens: Path | None = None) -> Any:
+def train(folder: Path, *, timeout: float = 90.0, screens: Path | None = None, **options: Any) -> Any:
     """Train with two workers; the screen is that of the folder, or one for several folders."""
     args = {
         "save_path": str(folder / "model"), "model_config": {"hidden_size": 4}, "epochs": EPOCHS, "prior": None,
-        "batch_size": 4, "verbose": False, "resume": resume,
+        "batch_size": 4, "verbose": False, "evaluate_test": False, **options,
     }  # fmt: skip
     return train_multi_gpu(
         screens or folder / "screens", "small", {"split": "simulation", "seed": 1}, args, n_gpus=2, device="cpu",
@@ -374,7 +372,7 @@ def judged(case: Case, template: Path, folder: Path, reference: dict[str, Any]) 
             return run_torchrun(case, folder)
         arm_caller(case, folder)
         with contextlib.nullcontext() if case.spawned else forked_workers():
-            return train(folder, timeout=case.timeout)
+            return train(folder, timeout=case.timeout, evaluate_test=case.when == PREDICTION)
 
     pid = fork(folder, "first", first)
     end = wait(pid, 240)

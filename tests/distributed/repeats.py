@@ -1,10 +1,8 @@
 """Many jobs at once on one prepared folder, and many groups one after the other: what is left behind.
 
-``python repeats.py jobs FOLDER N METHOD`` and ``python repeats.py cycles FOLDER N METHOD`` print a line of JSON;
-METHOD is how workers start: "spawn", as for users, or "fork", without the seconds of importing libraries.
+``python repeats.py jobs FOLDER N METHOD``, ``cycles`` for the groups and ``both`` print a line of JSON; METHOD is how
+workers start: "spawn", as for users, or "fork", without the seconds of importing libraries.
 """
-
-from __future__ import annotations
 
 import contextlib
 import json
@@ -97,8 +95,9 @@ def cycles(folder: Path, n: int, method: str, seconds: float = float("inf")) -> 
 
 if __name__ == "__main__":
     what, place, number, method, *limit = sys.argv[1:]
-    if what == "jobs":
-        found = jobs(Path(place), int(number), method)
-    else:
-        found = cycles(Path(place), int(number), method, *map(float, limit))
+    found = {}
+    if what in ("jobs", "both"):
+        found |= jobs(Path(place) / "jobs", int(number), method)
+    if what in ("cycles", "both"):
+        found |= cycles(Path(place) / "tmp", 2 * int(number), method, *map(float, limit))
     print("FOUND " + json.dumps(found), flush=True)

@@ -1,7 +1,5 @@
 """Choosing devices and backends: pure functions, as tables."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

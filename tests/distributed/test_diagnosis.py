@@ -1,7 +1,5 @@
 """`gears doctor` on this machine, and what it concludes of others."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

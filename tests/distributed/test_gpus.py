@@ -1,7 +1,5 @@
 """Busy gpus and what CUDA_VISIBLE_DEVICES leaves of them, with recorded answers of NVML."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys
@@ -191,7 +189,7 @@ def test_answers_of_the_library_are_read(monkeypatch) -> None:
     answers.nvmlDeviceGetCount = lambda: 2
     answers.nvmlDeviceGetHandleByIndex = lambda index: index
     answers.nvmlDeviceGetMemoryInfo = lambda handle: types.SimpleNamespace(total=80 * GIB, used=handle * GIB)
-    answers.nvmlDeviceGetUUID = lambda handle: f"GPU-{handle}".encode()
+    answers.nvmlDeviceGetUUID = lambda handle: f"GPU-{handle}"
     answers.nvmlDeviceGetName = lambda handle: "H100"
     answers.nvmlDeviceGetMigMode = lambda handle: (handle == 1, 0)
     answers.nvmlDeviceGetUtilizationRates = lambda handle: types.SimpleNamespace(gpu=7)

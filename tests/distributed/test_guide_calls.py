@@ -1,7 +1,6 @@
 """The calls of published guides to training with several processes, as they are printed there."""
 
-from __future__ import annotations
-
+import importlib
 import json
 import os
 import re
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from anndata import AnnData
+from driving import free_port, start_by_fork
 
 from gears import GEARS, PertData
 from gears.training import TrainingEngine
@@ -29,7 +29,7 @@ if __name__ == "__main__":
     split_config = {"split": "simulation", "seed": 1}
     args = {
         "model_config": {"hidden_size": 8}, "batch_size": 12, "epochs": 2, "lr": 1e-3, "objective": "cells",
-        "dtype": "float64", "save_path": "model", "data_config": {"default_pert_graph": False},
+        "dtype": "float64", "save_path": "model", "data_config": {"default_pert_graph": False}, "evaluate_test": False,
     }
     torch.multiprocessing.spawn(train_ddp_worker, args=(2, ".", "small", split_config, args), nprocs=2, join=True)
 """
@@ -42,7 +42,7 @@ from gears.train_distributed import TrainingEngine
 
 x = torch.linspace(-1, 1, 24, dtype=torch.float64).reshape(-1, 1)
 
-def train(rank, world_size, slope):
+def train(rank, world_size, slope, lines="losses.txt"):
     y = slope * x + 1
     TrainingEngine.setup_distributed(rank, world_size)
     model = nn.Linear(1, 1).double()
@@ -54,20 +54,17 @@ def train(rank, world_size, slope):
     mean = engine._reduce_tensor(loss)
     total = engine.reduce_tensor(loss, op="sum")
     if rank == 0:
-        print(f"Loss: {mean.item():.12f} {total.item() / world_size:.12f}", flush=True)
+        with open(lines, "a") as file:
+            file.write(f"{mean.item():.12f} {total.item() / world_size:.12f}\\n")
     TrainingEngine.cleanup_distributed()
 
 def start(world_size, slope):
     torch.multiprocessing.spawn(train, args=(world_size, slope), nprocs=world_size, join=True)
 
-if __name__ == "__main__":
-    slopes = list(map(int, sys.argv[1:]))
-    if len(slopes) == 1:
-        start(2, *slopes)
-    else:  # at the same time, each from a process of its own
-        jobs = [torch.multiprocessing.get_context("spawn").Process(target=start, args=(2, s)) for s in slopes]
-        [job.start() for job in jobs]
-        [job.join() for job in jobs]
+if __name__ == "__main__":  # at the same time, each from a process of its own
+    jobs = [torch.multiprocessing.get_context("spawn").Process(target=start, args=(2, int(s))) for s in sys.argv[1:]]
+    [job.start() for job in jobs]
+    [job.join() for job in jobs]
 """
 
 
@@ -119,14 +116,23 @@ def test_spawned_workers_print_the_loss_of_one(folder: Path, loss_alone: list[fl
     assert (folder / "model" / "manifest.json").is_file()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("slopes", [(3,), pytest.param((2, 5), marks=pytest.mark.long)])
-def test_engines_print_the_loss_of_one_process(slopes: tuple[int, ...], folder: Path) -> None:
-    """Workers that siblings start, with no line about addresses, do not meet."""
-    printed = finished(started(folder, sys.executable, "engine.py", *slopes))[0].split("\n")
+def test_engines_have_the_loss_of_one_process(
+    slopes: tuple[int, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One pair of workers by fork; in the long form siblings spawn two pairs, which do not meet."""
+    lines = folder / "losses.txt"
+    lines.unlink(missing_ok=True)
+    if len(slopes) == 1:
+        for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.syspath_prepend(folder)
+        start_by_fork(importlib.import_module("engine").train, (2, *slopes, str(lines)), nprocs=2)
+    else:
+        finished(started(folder, sys.executable, "engine.py", *slopes))
     x = np.linspace(-1, 1, 24)
     expected = [((0.1 * x + 0.1 - (slope * x + 1)) ** 2).mean() for slope in slopes]
-    assert sorted(filter(None, printed)) == [f"Loss: {loss:.12f} {loss:.12f}" for loss in expected]
+    assert sorted(lines.read_text().splitlines()) == [f"{loss:.12f} {loss:.12f}" for loss in expected]
 
 
 def test_a_port_that_is_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,12 +188,9 @@ def test_scripts_start_torchrun_with_their_arguments(name, more, started_with, b
 def test_scripts_take_the_data_of_the_config(name: str, folder: Path, loss_alone: list[float], bash: str) -> None:
     lines = "data: small.h5ad\nepochs: 2\nobjective: cells\nhidden_size: 8\ndefault_pert_graph: false\ndtype: float64\n"
     (folder / "config.yaml").write_text(f"{lines}lr: 0.001\nbatch_size: 12\n")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
     nodes = NODES * (name == "train_multinode")
     words = [*nodes, "--num_gpus", 2, "--config", "config.yaml", "--json", "--save-path", name]
-    out, _ = finished(started(folder, bash, ROOT / "scripts" / f"{name}.sh", *words, MASTER_PORT=port))
+    out, _ = finished(started(folder, bash, ROOT / "scripts" / f"{name}.sh", *words, MASTER_PORT=free_port()))
     result = json.loads(out)  # only rank 0 may print
     assert result["devices"] == ["cpu", "cpu"]
     assert [record["train_loss"] for record in result["history"]] == pytest.approx(loss_alone, rel=1e-9)

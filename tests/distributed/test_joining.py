@@ -1,51 +1,58 @@
 """``train(distributed=True)`` in a script of one's own, under torchrun and without it."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from driving import free_port, start_by_fork
 
 from gears import GEARS, PertData
 from gears.distributed._group import share_loaders
 from gears.distributed._world import Ranks
-
-ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = """
-import json, sys
-from pathlib import Path
-from gears import GEARS, PertData
 from gears.train_distributed import cleanup_ddp, setup_distributed
 
-def training(folder, options):
-    pert_data = PertData(folder / "screens", default_pert_graph=False)
-    pert_data.load("small")
-    pert_data.prepare_split(split="simulation", seed=1)
-    pert_data.get_dataloader(12)
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    result = model.train(distributed=True, **options)
-    return model, result, pert_data.dataloader["train_loader"]
+HERE = Path(__file__).resolve().parent
+SCRIPT = """
+import sys
+sys.path.append(sys.argv[-2])
+from test_joining import work
 
-folder, options = Path(sys.argv[-2]), json.loads(sys.argv[-1])  # the older launcher adds --local-rank=N in front
-before, result, loader = training(folder, options)       # the model is there before the group
-before.save_model(folder / "before")
-line = [before.rank, before.world_size, before.is_distributed, result.table is not None, loader.sampler.rank]
-rank, _, size = setup_distributed()
-after, result, _ = training(folder, options)              # the group is there before the model
-after.save_model(folder / "after")
-line += [rank, size, after.is_distributed]
-cleanup_ddp()
-print("RESULT", json.dumps(line), flush=True)
+work(sys.argv[-1])  # the older launcher adds --local-rank=N in front
 """
 OPTIONS = {"prior": None, "epochs": 2, "objective": "cells", "dtype": "float64", "lr": 0.01}
+
+
+def training(folder: Path) -> tuple[GEARS, bool, int]:
+    pert_data = prepared(folder, 12)
+    model = GEARS(pert_data, device="cpu")
+    model.model_initialize(hidden_size=8)
+    result = model.train(distributed=True, **OPTIONS)
+    return model, result.table is not None, pert_data.dataloader["train_loader"].sampler.rank
+
+
+def work(place: str, other_port: str | None = None) -> None:
+    """A launched process: the model is there before the group, and then the group before the model."""
+    folder = Path(place)
+    before, has_table, share = training(folder)
+    before.save_model(folder / "before")
+    line = [before.rank, before.world_size, before.is_distributed, has_table, share]
+    if other_port is not None:  # without torchrun's store each group brings its own
+        os.environ["MASTER_PORT"] = other_port
+    rank, _, size = setup_distributed()
+    after, _, _ = training(folder)
+    after.save_model(folder / "after")
+    (folder / f"rank-{rank}.json").write_text(json.dumps([*line, rank, size, after.is_distributed]))
+    cleanup_ddp()
+
+
+def forked(rank: int, place: str, other_port: str) -> None:
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+    work(place, other_port)
 
 
 @pytest.fixture
@@ -72,30 +79,29 @@ TORCHRUN = ["torch.distributed.run", "--standalone"]
 OLDER = ["torch.distributed.launch"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "launcher", [TORCHRUN, pytest.param(OLDER, marks=pytest.mark.long)], ids=lambda words: words[0]
+    "launcher", [None, *(pytest.param(one, marks=pytest.mark.long) for one in (TORCHRUN, OLDER))], ids=str
 )
-def test_two_launched_processes_train_the_model_of_one(launcher, folder, alone):
-    script = folder / "train.py"
-    script.write_text(SCRIPT)
-    command = [sys.executable, "-m", *launcher, "--nproc_per_node=2"]
-    if launcher == OLDER:  # its workers are told the port that it was given, so it must be a real one
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            command.append(f"--master_port={probe.getsockname()[1]}")
-    done = subprocess.run(
-        [*command, str(script), str(folder), json.dumps(OPTIONS)],
-        capture_output=True, text=True, timeout=240, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    lines = sorted(line for line in done.stdout.splitlines() if line.startswith("RESULT"))
-    assert [json.loads(line[7:]) for line in lines] == [
-        [0, 2, False, True, 0, 0, 2, True],
-        [1, 2, False, False, 1, 1, 2, True],
-    ]
-    assert done.stderr.count("epoch   1/2") == 2, "one worker reports each of the two trainings, once"
-
+def test_two_launched_processes_train_the_model_of_one(launcher, folder, alone, monkeypatch):
+    """Forks with the variables of torchrun; the long form starts the launchers (also test_torchrun.py)."""
+    port, other_port = free_port(), free_port()
+    if launcher is None:
+        for name, value in {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+            monkeypatch.setenv(name, value)
+        start_by_fork(forked, (str(folder), other_port), nprocs=2)
+    else:
+        (folder / "train.py").write_text(SCRIPT)
+        ports = [f"--master_port={port}"] * (launcher == OLDER)  # it tells its workers the port that it was given
+        done = subprocess.run(
+            [sys.executable, "-m", *launcher, "--nproc_per_node=2", *ports, folder / "train.py", HERE, folder],
+            capture_output=True, text=True, timeout=240,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-4000:]
+        assert done.stderr.count("epoch   1/2") == 2, "one worker reports each of the two trainings, once"
+    lines = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+    assert lines == [[0, 2, False, True, 0, 0, 2, True], [1, 2, False, False, 1, 1, 2, True]]
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
     model = GEARS(prepared(folder, 24), device="cpu")
     model.model_initialize(hidden_size=8)
     model.train(**OPTIONS, evaluate_test=False, verbose=False)

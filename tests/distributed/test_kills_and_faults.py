@@ -3,8 +3,6 @@
 GEARS_FAULT_TABLE names the file (.md) of the table of kills and faults, GEARS_REPEATS that (.json) of the repetitions.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -74,25 +72,25 @@ def repeats(*words: object, seconds: float) -> dict[str, Any]:
     return found
 
 
-def test_two_jobs_at_once_on_one_screen(tmp_path: Path) -> None:
-    nothing_left(repeats("jobs", tmp_path / "jobs", 2, "fork", seconds=300), 2)
+def test_two_jobs_at_once_on_one_screen_and_groups_one_after_the_other(tmp_path: Path) -> None:
+    found = repeats("both", tmp_path, 2, "fork", seconds=300)
+    nothing_left(found, 2)
+    no_growth(found, 4)
 
 
 @pytest.mark.long
 def test_eight_jobs_at_once_on_one_screen(tmp_path: Path) -> None:
-    nothing_left(repeats("jobs", tmp_path / "jobs", 8, "spawn", seconds=1100), 8)
+    nothing_left(repeats("jobs", tmp_path, 8, "spawn", seconds=1100), 8)
 
 
-@pytest.mark.parametrize(
-    ("n", "method"),
-    [
-        (4, "fork"),
-        pytest.param(1000, "fork", marks=[pytest.mark.long, pytest.mark.timeout(4000)]),
-        pytest.param(1000, "spawn", marks=[pytest.mark.long, pytest.mark.timeout(20000)]),
-    ],
-)
-def test_groups_one_after_the_other_leave_nothing(n: int, method: str, tmp_path: Path) -> None:
-    found = repeats("cycles", tmp_path / "tmp", n, method, seconds=20 * n)
+@pytest.mark.long
+@pytest.mark.timeout(20000)
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_thousand_groups_leave_nothing(method: str, tmp_path: Path) -> None:
+    no_growth(repeats("cycles", tmp_path, 500, method, seconds=20_000), 1000)
+
+
+def no_growth(found: dict[str, Any], n: int) -> None:
     assert found["cycles"] == n
     assert found["end"] == found["start"]
     assert found["grown_mib"] < 20

@@ -1,7 +1,5 @@
 """Starting workers: from scripts, standard input and threads (when one fails: test_kills_and_faults.py)."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os
@@ -153,38 +151,3 @@ def test_workers_are_as_deterministic_as_the_caller(quick_workers: None) -> None
         assert launch(determinism, ["cpu"], backend="gloo") == (True, True)
     finally:
         torch.use_deterministic_algorithms(False)
-
-
-CELLS = [
-    """
-import os
-from gears.distributed import WorkerError, _launch as launch
-handlers = [__import__("signal").getsignal(number) for number in (2, 15)]
-def work(rank, size, fail=False):
-    if fail and rank == 1:
-        raise KeyError("no such gene")
-    return size
-""",
-    'print([launch(work, ["cpu"] * size, backend="gloo") for size in (2, 1)])',
-    """
-try:
-    launch(work, ["cpu"] * 2, (True,), backend="gloo")
-except WorkerError as error:
-    print(str(error).splitlines()[0])
-""",
-    'print(handlers == [__import__("signal").getsignal(number) for number in (2, 15)])',
-]
-
-
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore")  # of the machinery around the kernel; the cells run elsewhere
-def test_from_a_notebook(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions that a notebook defines, two numbers of workers, a failure (the main job: test_notebooks.py)."""
-    import nbformat
-    from nbclient import NotebookClient
-
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in CELLS])
-    NotebookClient(notebook, timeout=250, kernel_name="python3").execute()
-    shown = [output.text.strip() for cell in notebook.cells for output in cell.outputs if "text" in output]
-    assert shown == ["[2, 1]", "worker 1 of 2 failed: KeyError: 'no such gene'", "True"]

@@ -1,13 +1,11 @@
 """Two workers on pretended GPUs, by the rules of NCCL, against one process; what they ask of each other in a step."""
 
-from __future__ import annotations
-
 import pytest
 from pretending import pretended
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-COLLECTIVES = 7  # of a step without uncertainty; see gears/model/_division.py
+COLLECTIVES = 7  # of a step without uncertainty; see Division in gears/model/layers.py
 
 
 @pytest.mark.parametrize("case", ["moments", pytest.param("cells", marks=pytest.mark.long)])

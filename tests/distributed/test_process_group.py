@@ -1,13 +1,10 @@
 """Setting up process groups by hand, and helpers that do nothing in one process."""
 
-from __future__ import annotations
-
-import socket
-
 import pytest
 import torch
 
 from gears.distributed import (
+    GroupReducer,
     barrier,
     cleanup_ddp,
     current_world,
@@ -55,15 +52,11 @@ def test_setup_distributed_refuses_variables_that_describe_no_world(monkeypatch)
 
 
 def _sums(rank: int, world_size: int) -> dict:
-    from gears.distributed import GroupReducer, barrier, is_main_process, reduce_tensor, setup_ddp
-    from gears.training import TrainingEngine
-
     world = setup_ddp(rank, world_size)  # joins the running group
     reducer = GroupReducer()
     barrier()
     with pytest.raises(RuntimeError, match="already running"):
         setup_ddp(rank + 1, world_size)
-    TrainingEngine(torch.nn.BatchNorm1d(2), distributed=True, world_size=world_size)  # warns
     return {
         "world": (world.rank, world.world_size, str(world.device)),
         "sum": reducer.sum(torch.tensor([1.0 + rank])).tolist(),
@@ -75,7 +68,8 @@ def _sums(rank: int, world_size: int) -> dict:
     }
 
 
-def test_sums_over_workers_and_a_warning_of_all_of_them_once(monkeypatch, capfd):
+def test_sums_over_workers(monkeypatch, quick_workers):
+    """What all of them warn of is printed once: tests/cli/test_cli.py."""
     expected = {
         "world": (0, 2, "cpu"), "sum": [3.0], "gather": [0.0, 1.0], "mean": [3.0], "added": [5.0], "max": [1.0],
         "main": True,
@@ -85,9 +79,6 @@ def test_sums_over_workers_and_a_warning_of_all_of_them_once(monkeypatch, capfd)
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("MASTER_ADDR", "h")
     assert launch(_sums, ["cpu"] * 2, backend="gloo") == expected
-    printed = capfd.readouterr().err
-    assert printed.count("the model has batch norms") == 1
-    assert "[rank 1]" not in printed
 
 
 def test_an_interface_that_this_machine_lacks_is_named(monkeypatch) -> None:
@@ -98,12 +89,7 @@ def test_an_interface_that_this_machine_lacks_is_named(monkeypatch) -> None:
         setup_ddp(0, 1, device="cpu")
 
 
-def test_a_variable_that_nobody_reads_is_reported(monkeypatch, caplog: pytest.LogCaptureFixture) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(port))
+def test_a_variable_that_nobody_reads_is_reported(meeting_point, monkeypatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setenv("NCCL_TIMEOUT", "1800")
     setup_ddp(0, 1, device="cpu")
     cleanup_ddp()

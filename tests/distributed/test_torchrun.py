@@ -1,7 +1,5 @@
 """Under torchrun: nothing is spawned, the world that is there is joined."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -16,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from anndata import AnnData
+from driving import free_port
 
 from gears import GEARS, PertData
 from gears.distributed._devices import own_device
@@ -245,11 +244,3 @@ def test_a_launched_run_logs_what_a_spawned_run_logs(tmp_path: Path, small_scree
     epochs = [line for line in spawned if line.startswith("epoch ")]
     assert len(epochs) == len(set(epochs)) > 0
     assert not [line for line in spawned if ".npz" in line or "one CPU process" in line]
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

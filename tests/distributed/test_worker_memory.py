@@ -1,7 +1,5 @@
 """Workers share one copy of the screen, and need few open files."""
 
-from __future__ import annotations
-
 import resource
 import sys
 from pathlib import Path

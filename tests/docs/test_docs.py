@@ -1,7 +1,5 @@
 """The documentation: links lead somewhere, code is code, names exist, and the gallery's pictures can be drawn."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

@@ -1,7 +1,5 @@
 """Every example runs, at tiny size: in this process here, as a script of its own in `make test-long`."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re
@@ -47,7 +45,7 @@ def test_a_worker_that_imports_an_example_again_does_nothing(path: Path, run) ->
     assert (run(path.name, as_name="__mp_main__"), list(Path().iterdir())) == ("", [])
 
 
-def test_demo_then_the_prediction_script(run, caplog) -> None:
+def test_demo_then_the_prediction_script(run, caplog, without_figures: None) -> None:
     output = Path("demo_output")
     (output / "model").mkdir(parents=True)  # what an earlier demo left does not matter
     for name in ("screen.h5ad", "model/notes.txt"):
@@ -109,7 +107,7 @@ def test_the_all_pairs_example(run) -> None:
     assert read_h5ad("out/pairs.h5ad").shape == (91, 60)
 
 
-def test_the_comparison_example(run) -> None:
+def test_the_comparison_example(run, without_figures: None) -> None:
     assert "half" in run("compare_methods.py", "out")
     assert "half" in Path("out/report/report.html").read_text(encoding="utf-8")
 

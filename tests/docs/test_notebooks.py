@@ -4,8 +4,6 @@ The suite runs every cell of every notebook in this process, with few epochs and
 in a kernel, as it is.
 """
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import importlib.util

@@ -1,7 +1,5 @@
 """The answers on the page of users' questions: their code runs, and does what the text says."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

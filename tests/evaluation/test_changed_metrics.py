@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import average_precision_score
 
 from gears.evaluation import Truth
-from gears.evaluation._reasons import CONSTANT, NO_CHANGED, NO_TRAINING, NOT_ASKED, ONE_CELL, reasons
+from gears.evaluation._scoring import CONSTANT, NO_CHANGED, NO_TRAINING, NOT_ASKED, ONE_CELL, reasons
 from gears.evaluation.metrics import condition_metrics
 
 T_UG = np.array([[30.0, 0, 25, 0, 0, -20], [0.0, 0, 0, 0, 0, 0]])

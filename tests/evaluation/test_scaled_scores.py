@@ -19,21 +19,16 @@ METRICS = ["mse", "pearson_delta_ref", "rank", "discrimination", "centroid_accur
 
 
 @pytest.fixture(scope="module")
-def data(small_data):
-    return small_data
+def truth(small_data):
+    return Truth.of(small_data.screen, small_data.split.conditions("test"), small_data.split.conditions("train"))
 
 
-@pytest.fixture(scope="module")
-def truth(data):
-    return Truth.of(data.screen, data.split.conditions("test"), data.split.conditions("train"))
-
-
-def test_scores_are_those_against_the_held_out_halves_averaged(data, truth):
-    predicted = make_baseline("additive").fit(data.screen, data.split).predict(truth.conditions)
-    halves = half_scores({"additive": Predicted(predicted)}, data.screen, truth, METRICS, n=4, seed=2)
+def test_scores_are_those_against_the_held_out_halves_averaged(small_data, truth):
+    predicted = make_baseline("additive").fit(small_data.screen, small_data.split).predict(truth.conditions)
+    halves = half_scores({"additive": Predicted(predicted)}, small_data.screen, truth, METRICS, n=4, seed=2)
     by_hand = [
         (condition_metrics(predicted, held_out, METRICS), condition_metrics(other, held_out, METRICS))
-        for held_out, other in split_halves(data.screen, truth, 4, seed=2)
+        for held_out, other in split_halves(small_data.screen, truth, 4, seed=2)
     ]
     np.testing.assert_allclose(halves.values["additive"], np.mean([one for one, _ in by_hand], axis=0))
     np.testing.assert_allclose(halves.ceiling_UM, np.mean([other for _, other in by_hand], axis=0))
@@ -52,10 +47,10 @@ def test_scaled_score_by_hand():
     assert scaled_score(np.array([0.5]), np.array([4.0]), np.array([1.0]), higher_is_better=False) > 1
 
 
-def test_train_mean_is_zero_on_the_scale_and_the_truth_is_above_one(data, truth):
-    train_mean = make_baseline("train_mean").fit(data.screen, data.split).predict(truth.conditions)
+def test_train_mean_is_zero_on_the_scale_and_the_truth_is_above_one(small_data, truth):
+    train_mean = make_baseline("train_mean").fit(small_data.screen, small_data.split).predict(truth.conditions)
     methods = {"train_mean": train_mean, "truth": truth.mean_UG}
-    halves = half_scores({name: Predicted(means) for name, means in methods.items()}, data.screen, truth, METRICS)
+    halves = half_scores({name: Predicted(means) for name, means in methods.items()}, small_data.screen, truth, METRICS)
     for column, name in enumerate(METRICS):
         scored = {
             method: scaled_score(
@@ -71,10 +66,10 @@ def test_train_mean_is_zero_on_the_scale_and_the_truth_is_above_one(data, truth)
         assert scored["truth"] >= 1  # all cells know the held-out half, too
 
 
-def test_table_holds_the_shares_whose_mean_is_the_scaled_score(data, truth):
-    predicted = make_baseline("additive").fit(data.screen, data.split).predict(truth.conditions)
+def test_table_holds_the_shares_whose_mean_is_the_scaled_score(small_data, truth):
+    predicted = make_baseline("additive").fit(small_data.screen, small_data.split).predict(truth.conditions)
     table = comparison_table(
-        predicted, truth.conditions, data.screen, data.split, baselines=["train_mean", "no_change"],
+        predicted, truth.conditions, small_data.screen, small_data.split, baselines=["train_mean", "no_change"],
         metrics=["mse", "pearson_delta", "energy_distance", "spread"], n_split_half=2,
     )  # fmt: skip
     assert {"scaled", "half_value", "half_floor", "half_ceiling"} <= set(table.columns)

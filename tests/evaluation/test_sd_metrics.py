@@ -13,11 +13,6 @@ NAMES = ("coverage_90", "interval_width_90", "interval_score_90")
 HALF = 1.6448536269514722
 
 
-@pytest.fixture(scope="module")
-def pert_data(small_data):
-    return small_data
-
-
 def values(error_UG: np.ndarray, sd_UG: np.ndarray | None, **truth: np.ndarray) -> np.ndarray:
     known = Truth.from_means(np.ones_like(error_UG), np.ones(error_UG.shape[1]), **truth)
     return condition_metrics(1 + error_UG, known, NAMES, sd_UG=sd_UG)
@@ -68,12 +63,12 @@ def test_the_train_mean_states_the_spread_of_conditions_without_their_sampling_n
     assert of.reference_sd() == pytest.approx([spread], rel=0.1)
 
 
-def test_methods_without_them_have_no_rows_and_the_verdict_leaves_them_out(pert_data):
-    conditions = [one for one in pert_data.screen.conditions if not one.is_control][:4]
-    means = pert_data.screen.statistics.mean[[pert_data.screen.id_of(one) for one in conditions]]
+def test_methods_without_them_have_no_rows_and_the_verdict_leaves_them_out(small_data):
+    conditions = [one for one in small_data.screen.conditions if not one.is_control][:4]
+    means = small_data.screen.statistics.mean[[small_data.screen.id_of(one) for one in conditions]]
     table = score(
         {"plain": means, "stated": Predicted(means, np.ones_like(means))},
-        conditions, pert_data.screen, pert_data.screen, pert_data.split.conditions("train"), ScoreOptions(),
+        conditions, small_data.screen, small_data.screen, small_data.split.conditions("train"), ScoreOptions(),
     )  # fmt: skip
     stated = table[table["metric"].isin(NAMES)]
     assert set(stated["method"]) == {"stated"}
@@ -90,10 +85,12 @@ def test_predictions_of_another_shape_are_refused_in_every_form():
             Predicted.of(wrong, conditions, 4, "mine")
 
 
-def test_compare_judges_the_intervals_of_the_prior(pert_data):
+def test_compare_judges_the_intervals_of_the_prior(small_data):
     assert "interval_score_90" in DECISIVE
     assert METRICS["coverage_90"].ideal == 0.9
-    found = compare({"prior": PriorEstimator(pert_data)}, pert_data.screen, pert_data.split, baselines=["train_mean"])
+    found = compare(
+        {"prior": PriorEstimator(small_data)}, small_data.screen, small_data.split, baselines=["train_mean"]
+    )
     rows = found.table[found.table["metric"].isin(NAMES)]
     assert set(rows["method"]) == {"prior", "train_mean"}
     assert rows["value"].notna().all()

@@ -1,7 +1,5 @@
 """Screens of several contexts: what baselines see, what tables say, and custom splits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tables of effects: every form gives the same numbers, what cannot be used is said in a line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import anndata

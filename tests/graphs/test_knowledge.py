@@ -2,8 +2,6 @@
 
 import math
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -86,17 +84,3 @@ def test_packaged_tables():
     assert largest["go_ancestors"] <= 0.05 * len(GeneAnnotation.human())
     papers_of_screens = {"31395745", "27984733", "27984732", "33649593", "35688146", "32231336"}
     assert not papers_of_screens & set(knowledge_table("literature").terms)
-
-
-def test_a_table_is_read_when_it_is_used():
-    check = (
-        "import sys\n"
-        "opened = set()\n"
-        "sys.addaudithook(lambda event, args: event == 'open' and opened.add(str(args[0]).rpartition('/')[2]))\n"
-        "from gears.graphs import knowledge_similarity\n"
-        "assert not [name for name in opened if name.startswith('human')], opened\n"
-        "knowledge_similarity('literature', ['A2M'], ['A2M'])\n"
-        "tables = {name for name in opened if name.startswith('human')}\n"
-        "assert tables == {'human_literature.npz', 'human_go.npz'}, tables\n"
-    )
-    subprocess.run([sys.executable, "-c", check], check=True, timeout=120)

@@ -3,8 +3,6 @@
 ``python killing.py FOLDER SCREEN.h5ad MOMENTS SEED`` prints a line of JSON. The victims are forks of this process.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

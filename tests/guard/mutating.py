@@ -4,8 +4,6 @@
 memory each, and prints a line of JSON. The tests call :func:`try_once` in their own process.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -4,8 +4,6 @@
 user's text and tables, in which another letter is another content: they must be read or raise an error that names it.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import pickle
@@ -322,7 +320,7 @@ def make_cell_gears(folder: Path, _: AnnData) -> None:
 
 @reader(make_cell_gears)
 def read_cell_gears(folder: Path) -> Any:
-    from gears.files._pickles import load_tensors
+    from gears.files._untrusted import load_tensors
     from gears.files.formats import read_tensors
 
     return [load_tensors(folder / "config.pkl"), read_tensors(folder / "model.pt")]

@@ -5,8 +5,6 @@ rounds, and resident memory (MiB), open files, threads and child processes after
 (at most sixty times) and at the end. Every fiftieth round, the second first, trains with two worker processes.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import logging

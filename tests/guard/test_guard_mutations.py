@@ -1,13 +1,11 @@
 """Damaged files of every kind that the package reads: a refusal that names the file, or no effect at all."""
 
-import json
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from driving import found_by
 from mutating import Bench
 from readers import READERS
 
@@ -37,12 +35,6 @@ def test_damage_is_named_or_without_effect(bench, name):
 def test_six_hundred_damaged_files(toy_template, tmp_path):
     """Each in a process with a limit of time and memory."""
     toy_template.write_h5ad(tmp_path / "toy.h5ad")
-    done = subprocess.run(
-        [sys.executable, str(DRIVER), str(tmp_path / "bench"), str(tmp_path / "toy.h5ad"), "600", "3"],
-        capture_output=True, text=True, timeout=3500, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("FOUND "))[6:])
-    print({key: value for key, value in found.items() if key != "wrong"})
+    found = found_by(DRIVER, tmp_path / "bench", tmp_path / "toy.h5ad", 600, 3)
     assert found["tries"] == 600
     assert found["wrong"] == []

@@ -4,6 +4,7 @@ import io
 import os
 import pickle
 import zipfile
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from gears.data._published import read_published_split
 from gears.data.reading._open import open_screen
 from gears.data.splits._registry import read_split_dict
-from gears.files._pickles import load_npy, load_plain, load_tensors
+from gears.files._untrusted import load_npy, load_plain, load_tensors
 from gears.files.formats import read_json, read_npz, read_tensors
 from gears.graphs import GeneAnnotation, GeneEmbedding
 from gears.graphs._annotation import annotation_from
@@ -50,10 +51,20 @@ def harms() -> dict[str, Any]:
         "as a key": {harm: 1},
         "in an array": objects,
         "in a tensor": nested,
+        "two levels down": Harm(torch.storage._load_from_bytes, pickle.dumps(nested)),
+        "saved by torch": Harm(torch.storage._load_from_bytes, saved(harm, new=True)),
+        "saved by torch in its old form": Harm(torch.storage._load_from_bytes, saved(harm, new=False)),
         "unpickle again": Harm(pickle.loads, inner),
         "an open file": Harm(open, MARK, "w"),
         "getattr": Harm(getattr, os.system, "__call__"),
     }
+
+
+def saved(value: Any, *, new: bool) -> bytes:
+    """What torch.save writes."""
+    out = io.BytesIO()
+    torch.save(value, out, _use_new_zipfile_serialization=new)
+    return out.getvalue()
 
 
 def as_zip(name: str, body: bytes) -> bytes:
@@ -196,6 +207,15 @@ def test_damaged_arrays_in_a_pickle_are_refused(kind, tmp_path):
     for read_file in (load_plain, load_tensors, read_gene_set):
         with pytest.raises(ValueError, match=r"file\.pkl"):
             read_file(path)
+
+
+def test_a_tensor_beyond_its_storage_is_refused(tmp_path):
+    rebuild, storage = torch._utils._rebuild_tensor_v2, torch.arange(4.0)._typed_storage()
+    path = tmp_path / "values.pkl"
+    for size, stride in (((5,), (1,)), ((2, 2), (3, 1)), ((2,), (1, 1)), ((-1,), (1,))):
+        path.write_bytes(pickle.dumps(Raw(rebuild, (storage, 0, size, stride, False, OrderedDict()))))
+        with pytest.raises(ValueError, match=r"values\.pkl cannot be read as .*(bounds|strides|negative)"):
+            load_tensors(path)
 
 
 def test_arrays_of_every_kind_come_back(tmp_path):

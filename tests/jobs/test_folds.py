@@ -1,7 +1,5 @@
 """`GEARS.cross_validate`: every condition predicted once by a model that did not see it, on any number of devices."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

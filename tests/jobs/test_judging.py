@@ -1,7 +1,5 @@
 """`GEARS.evaluate` and GEARS as a method of a comparison."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json
@@ -134,7 +132,7 @@ def test_the_prior_alone_and_the_network_that_is_not_used_have_rows_of_their_own
     ]
 
 
-def test_the_report_says_the_verdict_and_what_methods_were_fitted_to(data, with_prior, tmp_path):
+def test_the_report_says_the_verdict_and_what_methods_were_fitted_to(data, with_prior, tmp_path, without_figures):
     table = with_prior.evaluate("test", n_split_half=0, report=tmp_path)
     page = (tmp_path / "report.html").read_text()
     whole = json.loads((tmp_path / "evaluation.json").read_text())

@@ -1,7 +1,5 @@
 """Trainings side by side, and ensembles of what they leave."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The main job: one call trains with several workers, and their number does not show in the result."""
 
-from __future__ import annotations
-
 import csv
 import json
 import logging
@@ -37,17 +35,9 @@ def weights(path: Path) -> dict[str, torch.Tensor]:
     return torch.load(path / "model.pt", weights_only=True)
 
 
-@pytest.fixture
-def tracked_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Weights & Biases without network, keeping everything below a temporary folder."""
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    for name in ("CONFIG_DIR", "CACHE_DIR", "DATA_DIR"):
-        monkeypatch.setenv(f"WANDB_{name}", str(tmp_path / "wandb-own"))
-
-
 @pytest.mark.timeout(600)
 def test_two_workers_train_the_model_of_one_and_leave_one_stream_in_every_place(
-    screens: Path, tmp_path: Path, tracked_offline: None, quick_workers: None, monkeypatch, caplog
+    screens: Path, tmp_path: Path, offline: None, quick_workers: None, monkeypatch, caplog
 ) -> None:
     """The main job from screen to prediction; more options and both objectives: tests/training/test_exactness.py."""
     path, listing = tmp_path / "models" / "run", sorted(screens.iterdir())
@@ -135,34 +125,6 @@ def read_events(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in tags}
 
 
-def test_blocked_save_path_is_refused_before_workers_start(screens: Path, tmp_path: Path) -> None:
-    blocked = tmp_path / "file"
-    blocked.write_text("a file where the model's folder should go")
-    with pytest.raises(FileExistsError, match=r"save_path .* is a file; choose another"):
-        train_multi_gpu(screens, "small", SPLIT, arguments(blocked), n_gpus=1, device="cpu", data_config=DATA)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"args": {"epochs": 2}}, "save_path"),
-        ({"args": {"save_path": "m", "epoch": 2}}, "did you mean 'epochs'"),
-        ({"args": {"save_path": "m", "model_config": {"hidden": 3}}}, "model_config 'hidden'"),
-        ({"args": {"save_path": "m", "model_config": {"tau": 0.2}}, "split": {"seeed": 1}}, "did you mean 'seed'"),
-        ({"args": {"save_path": "m"}, "data": {"normalise": True}}, "did you mean 'normalize'"),
-        ({"args": {"save_path": "m", "schedule": "cos"}}, "unknown schedule 'cos'"),
-    ],
-)
-def test_wrong_arguments_are_refused_before_anything_is_read(change: dict, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        TrainingJob.check("nowhere", "none", change.get("split", SPLIT), change["args"], change.get("data"))
-
-
-def test_wrong_devices_are_refused_before_anything_is_read(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not among the visible"):
-        train_multi_gpu(tmp_path, "none", SPLIT, {"save_path": "m"}, gpu_ids=[99])
-
-
 def test_a_missing_folder_or_screen_is_named_and_not_made(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="there is no folder"):
         train_multi_gpu(tmp_path / "typo", "small", SPLIT, {"save_path": str(tmp_path / "m")}, device="cpu")
@@ -201,15 +163,8 @@ def test_far_more_processes_than_cores_are_refused_before_anything_is_read(train
     assert not list(tmp_path.iterdir())
 
 
-def test_worker_function_alone_runs_in_a_group_of_one(screens: Path, tmp_path: Path, monkeypatch) -> None:
+def test_worker_function_alone_runs_in_a_group_of_one(screens: Path, tmp_path: Path, meeting_point: None) -> None:
     """A user's own spawn: addresses in the environment, no launcher."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(port))
     args = arguments(tmp_path / "m", batch_size=GLOBAL_BATCH, epochs=1, data_config=DATA)
     level = logging.getLogger("gears").level
     outcome = train_ddp_worker(0, 1, str(screens), "small", SPLIT, args)
@@ -218,13 +173,7 @@ def test_worker_function_alone_runs_in_a_group_of_one(screens: Path, tmp_path: P
     assert logging.getLogger("gears").level == level, "the caller's logger stays as it was"
 
 
-def test_options_of_a_group_that_runs_are_reported(screens, tmp_path, monkeypatch, caplog):
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("MASTER_PORT", str(probe.getsockname()[1]))
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+def test_options_of_a_group_that_runs_are_reported(screens, tmp_path, meeting_point, caplog):
     setup_ddp(0, 1, device="cpu")
     try:
         args = arguments(tmp_path / "m", batch_size=GLOBAL_BATCH, epochs=1)
@@ -245,14 +194,6 @@ def test_dictionary_annotation_travels_as_a_file(screens, tmp_path, small_screen
     assert isinstance(sent, str)
     again = TrainingJob.check(screens, "small", SPLIT, job.worker_args())
     assert again.load().annotation.content_hash == wanted
-
-
-def test_one_warning_without_gpu(screens: Path, tmp_path: Path, caplog) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("this machine has a GPU: the fall-back to the CPU cannot be shown")
-    with caplog.at_level(logging.WARNING, logger="gears"), pytest.raises(ValueError, match="training cells"):
-        train_multi_gpu(screens, "small", SPLIT, arguments(tmp_path / "m", batch_size=9999), data_config=DATA)
-    assert sum("no GPU is visible" in record.message for record in caplog.records) == 1
 
 
 def guide_worker(rank: int, world_size: int, screens: str, save_path: str) -> None:
@@ -277,14 +218,8 @@ def guide_worker(rank: int, world_size: int, screens: str, save_path: str) -> No
     cleanup_ddp()
 
 
-def test_users_own_workers_with_a_ddp_wrapper(screens: Path, tmp_path: Path, monkeypatch) -> None:
+def test_users_own_workers_with_a_ddp_wrapper(screens: Path, tmp_path: Path, meeting_point: None) -> None:
     """Started as `torch.multiprocessing.spawn` does, but by fork (spawned: tests/distributed/test_guide_calls.py)."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("MASTER_PORT", str(probe.getsockname()[1]))
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     pert_data = PertData(screens, **DATA)
     pert_data.load("small")
     start_by_fork(guide_worker, (2, str(screens), str(tmp_path / "m")), nprocs=2)

@@ -3,8 +3,6 @@
 Slow and simple on purpose; the tests compare the package's network with it.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import torch

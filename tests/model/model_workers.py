@@ -1,7 +1,5 @@
 """Workers emulated by threads: a reducer whose collectives meet at a barrier."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any

@@ -8,8 +8,8 @@ from model_twin import GENES, collapse, small_network
 from model_workers import ThreadReducer, run_workers
 
 from gears.distributed._world import Reducer
-from gears.model._division import Division
 from gears.model._losses import cell_loss
+from gears.model.layers import Division
 from gears.model.network import GEARSNetwork
 
 PERTS = [[3], [], [1, 4], [3], [], [4, 1], [2], [], [5], [2], [3], [1]]

@@ -1,7 +1,5 @@
 """Predictions for a line of which control cells alone are given, and which no training saw."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

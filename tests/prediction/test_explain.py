@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gears import GEARS, PertData, PerturbationModel, simulated_screen
-from gears.cli._predict import run_explain
+from gears.cli.main import main
 from gears.conditions import Condition
 
 SCREENS = {
@@ -126,7 +126,9 @@ def test_a_model_that_keeps_nothing_says_so(model):
 def test_the_command_prints_what_the_method_returns(model, tmp_path, capsys):
     model.save_model(tmp_path / "model")
     condition = some(model)[-1]
-    run_explain([str(tmp_path / "model"), condition.name, "--n", "3", "--json", "--output", str(tmp_path / "a.csv")])
+    main(
+        ["explain", str(tmp_path / "model"), condition.name, "--n", "3", "--json", "--output", str(tmp_path / "a.csv")]
+    )
     printed = json.loads(capsys.readouterr().out)
     found = model.explain(condition, n=3)
     assert printed["text"] == found.text

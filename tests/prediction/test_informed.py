@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from gears import GEARS, PertData
-from gears.cli._predict import run_predict
+from gears.cli.main import main
 from gears.graphs import Graph
 from gears.graphs._custom import Graphs
 from gears.jobs import Ensemble
@@ -76,7 +76,7 @@ def test_either_the_prior_or_the_graph_makes_genes_similar(model):
 @pytest.mark.parametrize("ending", ["h5ad", "zarr", "csv"])
 def test_files_hold_the_mark(saved, tmp_path, ending, caplog):
     path = tmp_path / f"predictions.{ending}"
-    run_predict([str(saved), *WANTED, "--output", str(path), "--device", "cpu"])
+    main(["predict", str(saved), *WANTED, "--output", str(path), "--device", "cpu"])
     assert len(warnings_of(caplog)) == 1
     if ending == "csv":
         table = pd.read_csv(path, index_col=0)
@@ -86,7 +86,7 @@ def test_files_hold_the_mark(saved, tmp_path, ending, caplog):
 
 
 def test_the_printed_table_holds_the_mark(saved, capsys):
-    run_predict([str(saved), "ALONE", "--top", "1", "--device", "cpu"])
+    main(["predict", str(saved), "ALONE", "--top", "1", "--device", "cpu"])
     first, _, condition, header, row = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"1 condition x \d+ genes: change over control( \(log1p\))?, 95 % interval", first)
     assert condition == "ALONE+ctrl (informed by nothing)"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gears import GEARS, PertData
-from gears.cli._predict import run_predict
+from gears.cli.main import main
 from gears.conditions import Condition
 from gears.jobs import Ensemble
 
@@ -131,7 +131,7 @@ def test_a_plot_takes_another_name(model):
 @pytest.mark.parametrize("genes", [["MLL", "HRX+KRAS", "KMT2A"], ["MLL", "KRAS", "HRX", "--all-pairs"]])
 def test_the_command_takes_another_name(saved, tmp_path, caplog, capsys, genes):
     path = tmp_path / "p.h5ad"
-    run_predict([str(saved), *genes, "--output", str(path), "--device", "cpu"])
+    main(["predict", str(saved), *genes, "--output", str(path), "--device", "cpu"])
     names = anndata.read_h5ad(path).obs_names.tolist()
     assert names == (["KMT2A+KRAS"] if "--all-pairs" in genes else ["KMT2A+ctrl", "KMT2A+KRAS"])
     assert f"{len(names)} condition" in capsys.readouterr().out

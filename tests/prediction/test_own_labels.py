@@ -1,7 +1,5 @@
 """A user's own labels mean at prediction what they meant when the screen was prepared, also in a saved model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

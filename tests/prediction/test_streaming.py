@@ -17,7 +17,6 @@ from gears.model._folder import ModelParts
 from gears.model.config import ModelConfig
 from gears.model.network import GEARSNetwork
 from gears.prediction import _stream as stream
-from gears.prediction._files import write_predictions
 from gears.prediction.predictions import Predictions
 from gears.priors._kernels import GeneSimilarity
 from gears.priors._measured import Measured
@@ -98,9 +97,11 @@ def test_a_failure_leaves_the_old_file(model, genes, tmp_path):
             raise OSError(msg)
 
         with pytest.raises(OSError, match="no more"):
-            write_predictions(path, conditions, model.parts, broken(), clip=True, overwrite=True)
+            stream.write_predictions(path, conditions, model.parts, broken(), clip=True, overwrite=True)
         with pytest.raises(RuntimeError, match="5 predictions came for 36"):
-            write_predictions(path, conditions, model.parts, [model.predict(conditions[:5])], clip=True, overwrite=True)
+            stream.write_predictions(
+                path, conditions, model.parts, [model.predict(conditions[:5])], clip=True, overwrite=True
+            )
         assert path.read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 2
 

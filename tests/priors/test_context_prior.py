@@ -135,6 +135,23 @@ def test_genes_that_do_less_together_are_found_over_contexts():
         assert 0.75 < (prior(wanted) * true_UG).sum() / (true_UG**2).sum() < 1.25
 
 
+def test_levels_do_not_tell_how_sensitive_genes_are():
+    """They are the same for all conditions of a context, whose number therefore proves nothing."""
+    data, _ = setting_data(1.0, 0.0)
+    control_SG = np.random.default_rng(1).uniform(0.02, 1.5, (N_CONTEXTS, N_GENES))
+    sensitive_SG = 1 - np.exp(-control_SG)
+    found = []
+    for level, factor_SG in ((3.0, np.ones_like(control_SG)), (0.0, sensitive_SG)):
+        rest_CG = (
+            data.delta_CG
+            - np.array([data.delta_CG[data.setting_C == one].mean(axis=0) for one in range(3)])[data.setting_C]
+        )
+        delta_CG = factor_SG[data.setting_C] * rest_CG + level * sensitive_SG[data.setting_C]
+        changed = dataclasses.replace(data, delta_CG=delta_CG, control_mean_SG=control_SG)
+        found.append(fit_prior(changed, error_of(delta_CG)).prior.report.get("sensitivity"))
+    assert found == [None, 1.0]
+
+
 def test_left_out_predictions_do_not_look_at_what_is_left_out():
     data, _ = setting_data(1.0, 0.3)
     fitted = fit_prior(data, lambda left_out_CG: np.zeros(len(left_out_CG)))

@@ -19,19 +19,26 @@ def rows(case: str, seed: int = 0) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("case", "least_error", "times_simple"),
+    "case",
     [
-        ("scaled", 0.0, 1.3),  # a line that reacts half as strongly
-        ("donors", 0.0, 1.3),  # many settings of few conditions
-        ("pairs apart", 0.0, 1.3),  # singles of a line that measured pairs
-        ("types, one line", 0.0, 1.3),  # CRISPRa does the opposite of CRISPRi
+        "scaled",  # a line that reacts half as strongly
+        "donors",  # many settings of few conditions
+        "pairs apart",  # singles of a line that measured pairs
+        "types, one line",  # CRISPRa does the opposite of CRISPRi
     ],
 )
-def test_held_out_conditions_of_a_setting_are_right_in_size_and_sign(case, least_error, times_simple):
+def test_held_out_conditions_of_a_setting_are_right_in_size_and_sign(case):
     row = rows(case)
-    assert least_error < row["error, held out"] < times_simple * row["simple"]
+    assert row["error, held out"] < 1.3 * row["simple"]
     assert row["error, trained"] < 1.1 * row["measured"]
-    assert row["worst, held out"] > 0.82
+    assert 0.82 < row["worst, held out"] < 0.94
+
+
+@pytest.mark.parametrize("case", ["own", "held-out line"])
+def test_measured_conditions_are_predicted_as_measured_where_little_carries_over(case):
+    row = rows(case)
+    assert row["error, trained"] < 0.85 * row["measured"]
+    assert row["slope, trained"] > 0.9
 
 
 def test_a_gene_without_counts_in_a_line_does_not_change_there():

@@ -1,7 +1,5 @@
 """The toy screen with a split, for the tests of training."""
 
-from __future__ import annotations
-
 import pytest
 from anndata import AnnData
 

@@ -1,7 +1,5 @@
 """What one worker and several are compared in; runs in the tests' process and in spawned ones."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Trainings of the head that the tests compare; runs in the tests' process and in spawned ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

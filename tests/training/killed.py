@@ -4,8 +4,6 @@
 trains itself: runs are forks of it, so that a start costs milliseconds.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

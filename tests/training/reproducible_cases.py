@@ -1,7 +1,5 @@
 """Trainings with ``reproducible=True`` as checksums; in the tests' process and in spawned ones."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Weights by evidence: more cells and less noise count more, and held-out conditions change nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

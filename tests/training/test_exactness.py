@@ -1,7 +1,5 @@
 """Any number of workers gives the result of one: gradients, whole runs, resumed runs. Real processes, float64."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fitting a model: the prior, the network on what it leaves, the weight of the network, the refit."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import re

@@ -1,7 +1,5 @@
 """Training another model through factories: the same on one process and on two."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Where the numbers of a run go, and that one failing logger spoils nothing."""
 
-from __future__ import annotations
-
 import copy
 import json
 import logging
@@ -19,14 +17,6 @@ RECORDS = [
     {"epoch": 1, "train_loss": 0.5, "lr": 0.1, "seconds": {"total": 2.0, "data": 0.5}},
     {"epoch": 2, "train_loss": 0.25, "val_mse": 0.75, "lr": 0.1, "seconds": {"total": 1.0, "data": 0.25}},
 ]
-
-
-@pytest.fixture
-def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Weights & Biases without network, keeping everything below a temporary folder."""
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    for name in ("CONFIG_DIR", "CACHE_DIR", "DATA_DIR"):
-        monkeypatch.setenv(f"WANDB_{name}", str(tmp_path / "wandb-own"))
 
 
 @pytest.fixture

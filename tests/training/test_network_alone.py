@@ -1,7 +1,5 @@
 """What the network learns by itself: remainders, genes without counts, screens without effects, the epoch kept."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The weight of the network: a gain that choosing among noise would give as well earns none."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -3,8 +3,6 @@
 The budgets are upper bounds, measured; they may only fall. They do not depend on the sizes of screen and model.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

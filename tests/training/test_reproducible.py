@@ -1,7 +1,5 @@
 """``reproducible=True``: the same bits for any number of workers and threads. Real processes, float32."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

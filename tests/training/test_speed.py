@@ -1,7 +1,5 @@
 """Where an epoch's time goes, and the options that trade time for something else."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from types import SimpleNamespace
@@ -85,9 +83,11 @@ def test_no_compiler_is_said_and_the_model_stays(monkeypatch, caplog) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("ignore")  # torch's compiler warns of torch's own doings while it traces
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "backend", ["eager", *(pytest.param(b, marks=pytest.mark.long) for b in ("aot_eager", "inductor"))]
+)
 def test_a_compiled_run_equals_a_plain_one(backend: str, small_data, monkeypatch) -> None:
-    """The default backend takes minutes; the other one traces and differentiates in the same way."""
+    """The first traces in the same way; the second also differentiates; the third, the default, takes minutes."""
     if modes.no_compiler("cpu") is not None:
         pytest.skip(f"torch.compile cannot run here: {modes.no_compiler('cpu')}")
     from gears import GEARS

@@ -17,7 +17,7 @@ from gears.core._registry import Registry
 from gears.data.screen._prepared import PreparedScreen
 from gears.data.splits._split import PARTS, Subgroups
 from gears.files._paths import existing_file
-from gears.files._pickles import is_pickle, load_plain
+from gears.files._untrusted import is_pickle, load_plain
 from gears.files.formats import read_json
 
 

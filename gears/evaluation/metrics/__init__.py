@@ -1,6 +1,5 @@
 """Metrics: a registry of plain functions, per condition first (see :mod:`gears.evaluation.metrics._registry`)."""
 
-from gears.evaluation.metrics import _changed as changed
 from gears.evaluation.metrics import _decisive as decisive
 from gears.evaluation.metrics import _published as published
 from gears.evaluation.metrics import differential, distributions
@@ -18,6 +17,6 @@ from gears.evaluation.metrics._registry import (
 )
 
 __all__ = [
-    "ALL", "DECISIVE", "DEFAULT", "METRICS", "Metric", "changed", "condition_metrics", "decisive", "differential",
+    "ALL", "DECISIVE", "DEFAULT", "METRICS", "Metric", "condition_metrics", "decisive", "differential",
     "distributions", "get_metric", "metric_table", "published", "register", "set_metrics",
 ]  # fmt: skip

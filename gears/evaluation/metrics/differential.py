@@ -31,9 +31,9 @@ def de_overlap_welch(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     spread_UG = np.broadcast_to(truth.control_std_G, predicted_UG.shape)
     true_UG = differential(welch_p_values(truth))
     predicted_de_UG = differential(_welch_p((predicted_UG, spread_UG, n_cells_U1), control))
-    size_UG = fold_change_size(predicted_UG, truth.control_mean_G)
+    size_UG = _fold_change_size(predicted_UG, truth.control_mean_G)
     is_defined_U = (truth.n_cells_U > 1) & np.isfinite(truth.std_UG).all(axis=1)
-    shares = [overlap_share(*sets) for sets in zip(true_UG, predicted_de_UG, size_UG, strict=True)]
+    shares = [_overlap_share(*sets) for sets in zip(true_UG, predicted_de_UG, size_UG, strict=True)]
     return np.where(is_defined_U, shares, np.nan)
 
 
@@ -49,7 +49,7 @@ def welch_p_values(truth: Truth) -> np.ndarray:
     return _welch_p(cells, (truth.control_mean_G, truth.control_std_G, truth.n_control))
 
 
-def overlap_share(true_G: np.ndarray, predicted_G: np.ndarray, size_G: np.ndarray) -> float:
+def _overlap_share(true_G: np.ndarray, predicted_G: np.ndarray, size_G: np.ndarray) -> float:
     """``|S and S'| / |S|`` for sets as bool (G,); S' is cut to \\|S\\| by descending `size_G`.
 
     Genes that tie at the cut are counted by their expected number, so that the
@@ -91,8 +91,8 @@ def de_overlap_of_cells(
     p_value = _welch_p_of_cells if test == "welch" else _wilcoxon_p
     true_G = differential(p_value(real_MG, control_KG))
     predicted_G = differential(p_value(predicted_NG, control_KG))
-    change_G = fold_change_size(predicted_NG.mean(axis=0), control_KG.mean(axis=0), pseudo_count)
-    return overlap_share(true_G, predicted_G, change_G)
+    change_G = _fold_change_size(predicted_NG.mean(axis=0), control_KG.mean(axis=0), pseudo_count)
+    return _overlap_share(true_G, predicted_G, change_G)
 
 
 def differential(p_UG: np.ndarray, rate: float = FALSE_DISCOVERY_RATE) -> np.ndarray:
@@ -100,7 +100,7 @@ def differential(p_UG: np.ndarray, rate: float = FALSE_DISCOVERY_RATE) -> np.nda
     return adjusted(p_UG) < rate
 
 
-def fold_change_size(mean_G: np.ndarray, control_mean_G: np.ndarray, pseudo_count: float = PSEUDO_COUNT) -> np.ndarray:
+def _fold_change_size(mean_G: np.ndarray, control_mean_G: np.ndarray, pseudo_count: float = PSEUDO_COUNT) -> np.ndarray:
     """Absolute log2 fold change of means back-transformed from log1p; 0 where both levels are zero.
 
     Infinite where one level is zero without pseudo-count, or below zero.
