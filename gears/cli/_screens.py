@@ -277,9 +277,8 @@ def merge_parser() -> CommandParser:
     return parser
 
 
-def run_merge(arguments: list[str]) -> None:
+def run_merge(options: Any) -> None:
     """Merge, and print the file."""
-    options = merge_parser().parse(arguments)
     from gears.pertdata import PertData
 
     *packs, out = options.packs

@@ -14,7 +14,6 @@ import pandas as pd
 from scipy import sparse
 
 from gears.core._messages import unknown_name
-from gears.data.screen._samples import control_sample
 from gears.files._paths import user_path
 from gears.files.formats import content_hash, read_npz, write_npz
 from gears.graphs._coexpression import coexpression_graph
@@ -245,7 +244,7 @@ def coexpression_graph_of(pert_data: PertData, config: ModelConfig) -> Graph:
         options: dict[str, Any] = {"threshold": threshold, "k": k, "n_drawn": n_drawn}
         if not screen.has_cells:
             logger.info("the co-expression graph is made from the control cells of the moment pack")
-            cells, groups = control_sample(screen)
+            cells, groups = screen.control_sample()
             return coexpression_graph(cells, screen.gene_names, rows=np.concatenate(groups), **options)
         rows = np.flatnonzero(np.isin(screen.cell_condition, ids))
         if n_drawn is not None and len(rows) > COEXPRESSION_CELLS:

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from gears.data.screen._samples import control_sample, drawn_rows
+from gears.data.screen._cells import drawn_rows
 
 if TYPE_CHECKING:
     from gears.data.screen._cells import CellMatrix
@@ -33,7 +33,7 @@ _OF_SCREEN: WeakKeyDictionary[PreparedScreen, np.ndarray] = WeakKeyDictionary()
 def control_profiles(screen: PreparedScreen) -> np.ndarray:
     """Correlation profiles (G, K) of the measured genes over control cells, within contexts; once for each screen."""
     if screen not in _OF_SCREEN:
-        _OF_SCREEN[screen] = _profiles_of(*control_sample(screen), N_COMPONENTS)
+        _OF_SCREEN[screen] = _profiles_of(*screen.control_sample(), N_COMPONENTS)
     return _OF_SCREEN[screen]
 
 

@@ -23,7 +23,6 @@ import numpy as np
 from scipy import sparse
 
 from gears.core._registry import Registry
-from gears.data.screen._samples import control_sample
 from gears.files._cache import cached_arrays
 from gears.files.formats import content_hash
 from gears.graphs._effects import NodeEffects
@@ -146,7 +145,7 @@ def table_hash(table: np.ndarray | sparse.csr_matrix | None) -> str:
 def stored_profiles(screen: PreparedScreen) -> np.ndarray:
     """:func:`gears.graphs._profiles.control_profiles` from the screen's cache: workers do not compute them again."""
     ids = screen.control_ids.tolist()
-    controls = [screen.cells_of(control) for control in ids] if screen.has_cells else control_sample(screen)[1]
+    controls = [screen.cells_of(control) for control in ids] if screen.has_cells else screen.control_sample()[1]
     key = {"screen": screen.content_hash, "controls": content_hash(*controls)}
     arrays = cached_arrays(screen.folder / "priors", "profiles", key, lambda: {"profiles": control_profiles(screen)})
     return arrays["profiles"]

@@ -16,8 +16,8 @@ from scipy import sparse
 from gears.core._messages import shorten
 from gears.data.checks._settings import JOINT
 from gears.data.reading._open import name_of
+from gears.data.screen._cells import drawn_rows
 from gears.data.screen._packs import COUNTED, MOMENTS, MomentPack, read_pack
-from gears.data.screen._samples import drawn_rows
 from gears.files._paths import check_output, named
 from gears.files.formats import content_hash
 

@@ -23,7 +23,7 @@ from scipy import sparse
 from gears.conditions import Condition
 from gears.data.screen._cells import CellMatrix
 from gears.data.screen._files import controls_of, finish_folder, save_statistics
-from gears.data.screen._samples import HALVES_SEED, N_HALVES, control_sample, half_means
+from gears.data.screen._samples import HALVES_SEED, N_HALVES, half_means
 from gears.data.screen._statistics import (
     ConditionStatistics,
     batch_statistics,
@@ -165,7 +165,7 @@ def pack_of(screen: PreparedScreen) -> MomentPack:
         counts = [np.rint(part.n[:, None] * getattr(part, name)) for _, _, part in parts]
         layers[name] = np.concatenate(counts).astype(np.int32)
     halves = [half_means(screen, number, HALVES_SEED, range(N_HALVES)) for number in everyone.tolist()]
-    cells, groups = control_sample(screen)
+    cells, groups = screen.control_sample()
     return MomentPack(
         manifest,
         tables,

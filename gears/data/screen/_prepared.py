@@ -15,7 +15,7 @@ import numpy as np
 
 from gears.conditions import Condition, joined_otherwise
 from gears.core._messages import Shown, shorten, suggestion, unknown_name
-from gears.data.screen._cells import CellMatrix, map_array
+from gears.data.screen._cells import CellMatrix, drawn_rows, map_array
 from gears.data.screen._contexts import ModelContexts
 from gears.data.screen._files import array_path, controls_of, read_manifest, read_tables
 from gears.data.screen._spelling import Spelling
@@ -48,6 +48,8 @@ class PreparedScreen(Shown):
     folder : Path
     manifest : dict
         Format version, content hash, parameters, versions, shape.
+    has_cells : bool
+        Whether its cells are here; a screen from a moment pack has none.
     context, kind : str
         Context and perturbation type of a single setting; "" for a screen that is divided by neither, or whole.
     """
@@ -59,6 +61,7 @@ class PreparedScreen(Shown):
     ) -> None:
         self.folder, self.manifest = user_path(folder), manifest
         self._kept, self._controls = kept, controls
+        self.has_cells: bool = manifest.get("has_cells", True)
 
     @classmethod
     def open(cls, folder: str | Path) -> PreparedScreen:
@@ -126,7 +129,7 @@ class PreparedScreen(Shown):
 
     def _array(self, name: str) -> np.ndarray:
         """An array of the folder, such as "statistics/mean"."""
-        if name.startswith("cells/"):
+        if not self.has_cells and name.startswith("cells/"):
             self.need_cells()
         return map_array(self.checked_file(array_path(self.manifest, name)))
 
@@ -260,11 +263,6 @@ class PreparedScreen(Shown):
 
     # Cells
 
-    @property
-    def has_cells(self) -> bool:
-        """Whether its cells are here; a screen from a moment pack has none."""
-        return self.manifest.get("has_cells", True)
-
     def need_cells(self) -> None:
         """Raise ValueError for a screen without cells."""
         if not self.has_cells:
@@ -285,6 +283,14 @@ class PreparedScreen(Shown):
         if self.has_cells:
             return np.bincount(self.cell_label, minlength=len(self.labels))
         return np.asarray(self._tables["label_cells"], dtype=np.int64)[self._label_ids]
+
+    def control_sample(self) -> tuple[CellMatrix, list[np.ndarray]]:
+        """Drawn control cells: a matrix, and its rows of each context, ascending."""
+        ids = self.control_ids.tolist()
+        if self.has_cells:
+            return self.cells, drawn_rows([self.cells_of(control) for control in ids], len(self.gene_names))
+        cells, condition_n = self.kept_controls
+        return cells, [np.flatnonzero(condition_n == self.folder_id(control)) for control in ids]
 
     def folder_id(self, condition_id: int) -> int:
         """Number of a condition in the folder, whichever conditions this object shows."""
@@ -317,7 +323,8 @@ class PreparedScreen(Shown):
     @cached_property
     def cells(self) -> CellMatrix:
         """Expression of the cells, (N, G); ValueError for a screen without them."""
-        self.need_cells()
+        if not self.has_cells:
+            self.need_cells()
         for name in ("data", "indices", "indptr"):
             self.checked_file(f"cells/{name}.npy")
         cells = CellMatrix(self.folder / "cells", self.manifest["shape"]["genes"], self.cell_ids)

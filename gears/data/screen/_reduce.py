@@ -19,10 +19,11 @@ from scipy import sparse
 from gears.core._progress import followed
 from gears.data.reading._blocks import Blocks, block_values
 from gears.data.reading._matrix import as_csr, log_normalize, other_features
+from gears.data.screen._cells import drawn_rows
 from gears.data.screen._files import screen_manifest, screen_tables
 from gears.data.screen._moments import Centre, ConditionMoments, MemoryRows, condition_chunks, processes
 from gears.data.screen._packs import MomentPack
-from gears.data.screen._samples import HALVES_SEED, N_HALVES, drawn_rows, half_of
+from gears.data.screen._samples import HALVES_SEED, N_HALVES, half_of
 from gears.files.formats import content_hash
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What is kept of a screen's cells beside moments: means of split halves, and a fixed draw of control cells."""
+"""Means of split halves of a condition's cells."""
 
 from __future__ import annotations
 
@@ -8,15 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import sparse
 
-from gears.data.screen._cells import CellMatrix
-
 if TYPE_CHECKING:
     from gears.data.screen._prepared import PreparedScreen
 
 N_HALVES, HALVES_SEED = 5, 0
 """Repeats of split halves that a moment pack keeps, and their seed."""
-_MOST_VALUES, _FEWEST_CELLS, _MOST_CELLS = 20_000_000, 500, 5000
-"""Of drawn control cells: cells x genes held in memory as float32."""
 
 
 def half_of(n_cells: int, seed: int, repeat: int, condition_id: int) -> np.ndarray:
@@ -55,21 +51,3 @@ def half_means(
     pick = sparse.csr_matrix((1.0 / size[half_RN.ravel()], at), shape=(2 * len(repeats), n_cells))
     means = (pick @ screen.cells.csr(cells).astype(np.float64)).toarray()
     return means.reshape(len(repeats), 2, n_genes), size
-
-
-def control_sample(screen: PreparedScreen) -> tuple[CellMatrix, list[np.ndarray]]:
-    """Drawn control cells: a matrix, and its rows of each context, ascending."""
-    if screen.has_cells:
-        groups = [screen.cells_of(control) for control in screen.control_ids.tolist()]
-        return screen.cells, drawn_rows(groups, len(screen.gene_names))
-    cells, condition_n = screen.kept_controls
-    return cells, [np.flatnonzero(condition_n == screen.folder_id(int(control))) for control in screen.control_ids]
-
-
-def drawn_rows(groups: Sequence[np.ndarray], n_genes: int) -> list[np.ndarray]:
-    """A fixed draw of very many control cells, the same share of each group's rows; all of few."""
-    n_all = sum(map(len, groups))
-    n_drawn = min(n_all, max(_FEWEST_CELLS, min(_MOST_CELLS, _MOST_VALUES // max(1, n_genes))))
-    draw = np.random.Generator(np.random.Philox(key=n_all))
-    sizes = [max(1, round(len(rows) * n_drawn / n_all)) for rows in groups]
-    return [np.sort(draw.permutation(rows)[:size]) for rows, size in zip(groups, sizes, strict=True)]
