@@ -88,6 +88,7 @@ def prior_data(pert_data: PertData, conditions: Sequence[Condition], inputs: Pri
         np.array([numbers[group] for group in groups], dtype=np.int64),
         n_kinds,
         type_signs(screen.kinds),
+        None if screen.is_measured_KG is None else np.repeat(screen.is_measured_KG, n_kinds, axis=0),
     )
 
 

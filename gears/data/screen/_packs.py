@@ -143,6 +143,9 @@ class MomentPack:
 def pack_of(screen: PreparedScreen) -> MomentPack:
     """The pack of a prepared screen with its cells; the arrays are those of its folder."""
     screen.need_cells()
+    if screen.is_measured_KG is not None:
+        msg = "the contexts of this screen measure different genes; write a pack of each screen"
+        raise ValueError(msg)
     tables = {
         "gene_names": screen.gene_names,
         "gene_ids": screen.gene_ids,

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gears.core._findings import check, refusal
-from gears.core._messages import brief, nearest, shorten
+from gears.core._findings import Finding, check, errors, refusal
+from gears.core._messages import brief, count, nearest, shorten
 from gears.core._numbers import whole_number
-from gears.core._options import anything, option, options, switch, whole
+from gears.core._options import anything, one_of, option, options, switch, whole
 from gears.data.checks._names import KnownGene
 from gears.data.checks._options import ProcessingOptions
-from gears.data.checks._survey import REFUSED, check_screen
+from gears.data.checks._survey import REFUSED, ScreenDraft, check_screen
 from gears.data.reading._blocks import blocks_of
 from gears.data.reading._by_dask import cluster, from_dask
 from gears.data.reading._download import FOLDER, PUBLISHED_FILES, PUBLISHED_OPTIONS, published_screen
@@ -25,11 +25,13 @@ from gears.data.screen._files import H5AD, is_prepared, screen_hash, write_scree
 from gears.data.screen._packs import is_pack, pack_of, read_pack
 from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen._reduce import reduce_to_pack
+from gears.data.screen._several import check_sources, differences, options_of_prepared, together
 from gears.files._atomic import clean_leftovers, locked, need_space, new_folder
 from gears.files._manifest import MANIFEST
 from gears.files._paths import check_output, named, user_path
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
     from anndata import AnnData
 
@@ -38,6 +40,7 @@ logger = logging.getLogger(__name__)
 BYTES_PER_VALUE = 16
 """Of a prepared screen on disk: value and gene, in the mapped cells and in the h5ad file."""
 
+REFUSED_SEVERAL = "these screens cannot be put together"
 PUBLISHED_SCREENS = tuple(PUBLISHED_FILES)
 
 
@@ -48,6 +51,11 @@ class LoadOptions(ProcessingOptions):
     # fmt: off
     _: KW_ONLY
     drop_unmapped: bool = option(False, switch(), help="exclude conditions with a gene that the annotation lacks")
+    screens: Mapping[str, Any] | None = option(None, anything(), command="",
+        help="""screens by name that are put together as the contexts of one, under the name data_name: AnnData, files,
+        prepared folders or PertData""")
+    genes: str = option("shared", one_of(["shared", "all"]), command="",
+        help="genes of several screens: shared, those that all of them measure, or all, those that any of them does")
     # fmt: on
 
 
@@ -82,6 +90,7 @@ def prepare_screen(
     workers: int = 1,
     is_gene: KnownGene | None = None,
     moments: str | Path | None = None,
+    is_measured: Mapping[str, np.ndarray] | None = None,
     **processing: Any,
 ) -> PreparedScreen:
     """Check a screen and write it as a prepared folder; ValueError lists every problem of one that cannot be used.
@@ -94,6 +103,7 @@ def prepare_screen(
     `is_gene`: symbol of a gene that the annotation knows, None for other tokens of labels; outside the style "gears"
         these must be measured genes.
     `moments`: a moment pack to write instead of the cells, by :func:`write_reduced`; the screen is opened from it.
+    `is_measured`: which genes, (G,) bool, each context measures, where these differ; the values of others are not used.
     `processing`: see :class:`ProcessingOptions`.
     """
     settings, workers = ProcessingOptions.from_mapping(processing), whole_number("workers", workers)
@@ -106,9 +116,7 @@ def prepare_screen(
         raise ValueError(message)
     draft.log()
     n_bytes = BYTES_PER_VALUE * draft.matrix.nnz
-    return _placed(
-        folder, key := screen_hash(draft), n_bytes, lambda empty: write_screen(empty, draft, key, workers=workers)
-    )
+    return _placed(folder, key := screen_hash(draft), n_bytes, lambda empty: write_screen(empty, draft, key, **how))
 
 
 def write_reduced(
@@ -213,6 +221,8 @@ def obtain_screen(data_path: Path, load: LoadCall, is_gene: Callable[[], KnownGe
     the function of :func:`prepare_screen`; it is called only where it is needed. FileNotFoundError or ValueError
     if nothing is there, or it cannot be used.
     """
+    if load.screens is not None:
+        return _obtain_several(data_path, load, is_gene())
     settings, data_name, place = load.only(ProcessingOptions), load.data_name, load.data_path
     processing, workers = settings.given(), load.workers or 1
     if load.guides is not None:  # the targets are those of its guides
@@ -261,6 +271,53 @@ def obtain_screen(data_path: Path, load: LoadCall, is_gene: Callable[[], KnownGe
         adata = add_guides(open_screen(source), load.guides, load.guide_targets, ctrl_label=controls)
     more: Any = {"workers": workers, "moments": load.moments}
     return prepare_screen(adata, data_path / name, is_gene=is_gene(), **more, **processing)
+
+
+def _obtain_several(data_path: Path, load: LoadCall, is_gene: KnownGene) -> PreparedScreen:
+    """Several screens as contexts of one, prepared as the folder `data_name`."""
+    sources = check_sources(load.screens)
+    if load.data_name is None or load.data_path is not None or load.guides is not None or load.moments is not None:
+        msg = "several screens take data_name, the name of the whole, and neither data_path, guides nor moments"
+        raise ValueError(msg)
+    settings, folder = load.only(ProcessingOptions), data_path / folder_name(load.data_name)
+    if settings.context_key is not None or settings.pool_cell_types:
+        msg = "each of several screens is one context; omit context_key and pool_cell_types"
+        raise ValueError(msg)
+    for name, source in sources.items():  # all before one of them is read
+        if isinstance(source, str | Path):
+            sources[name] = locate_screen(source, data_path)
+    drafts, problems = {}, []
+    for name, source in sources.items():
+        try:
+            drafts[name] = draft = _draft(source, settings, data_path, is_gene)
+        except (ValueError, OSError, TypeError) as error:
+            problems.append(Finding("unreadable", f"{name}: {error}"))
+            continue
+        problems += [replace(finding, what=f"{name}: {finding.what}") for finding in errors(draft.findings)]
+        logger.info("screen %s: %s x %s", name, count(draft.n_cells, "cell"), count(draft.n_genes, "gene"))
+        draft.log()
+    if message := refusal(REFUSED_SEVERAL, problems or differences(drafts)):
+        raise ValueError(message)
+    several = together(drafts, settings, is_gene, load.genes)
+    del drafts
+    more: dict[str, Any] = {"is_measured": several.is_measured, **several.options.changed()}
+    return prepare_screen(several.adata, folder, is_gene=is_gene, workers=load.workers or 1, **more)
+
+
+def _draft(source: Any, options: ProcessingOptions, near: Path, is_gene: KnownGene) -> ScreenDraft:
+    """One of several screens, checked as if it were alone."""
+    screen = getattr(source, "whole_screen", source)
+    if isinstance(screen, Path) and is_pack(screen):
+        msg = f"{screen} is a moment pack, and several screens are put together from their cells"
+        raise ValueError(msg)
+    if isinstance(screen, Path) and is_prepared(screen):
+        screen = PreparedScreen.open(screen)
+    if isinstance(screen, PreparedScreen):
+        options = options_of_prepared(screen, options)
+        adata = open_lean(screen.checked_file(H5AD), None, near)
+        return check_screen(adata if screen.cell_ids is None else adata[screen.cell_ids], options, is_gene=is_gene)
+    adata = open_lean(source_in(screen), options.layer, near) if isinstance(screen, Path) else in_reach(screen, near)
+    return check_screen(from_dask(adata, options.layer, near), options, is_gene=is_gene)
 
 
 def make_data_path(data_path: str | Path) -> Path:
