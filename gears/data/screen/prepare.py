@@ -116,6 +116,7 @@ def prepare_screen(
         raise ValueError(message)
     draft.log()
     n_bytes = BYTES_PER_VALUE * draft.matrix.nnz
+    how: Any = {"workers": workers, "is_measured": is_measured}
     return _placed(folder, key := screen_hash(draft), n_bytes, lambda empty: write_screen(empty, draft, key, **how))
 
 
