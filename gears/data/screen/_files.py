@@ -120,7 +120,7 @@ def screen_manifest(draft: ScreenDraft, key: str) -> dict[str, Any]:
         "parameters": parameters,
         "layout": draft.layout.to_dict(),
         "spelling": Spelling.of(draft.layout.controls, draft.layout.sep, draft.guides | draft.mapping).to_dict(),
-        "dropped": [dataclasses.asdict(dropped) for dropped in draft.dropped],
+        "dropped": list(map(dataclasses.asdict, draft.dropped)),
         "differential_expression": not parameters["skip_calc_de"],
         "has_negative": draft.has_negative,
         "scale": draft.scale,
@@ -132,7 +132,7 @@ def screen_manifest(draft: ScreenDraft, key: str) -> dict[str, Any]:
             "labels": len(table.labels),
         },
         "versions": {"python": platform.python_version()}
-        | {name: importlib.metadata.version(name) for name in _PACKAGES},
+        | dict(zip(_PACKAGES, map(importlib.metadata.version, _PACKAGES), strict=True)),
     }
 
 
@@ -147,7 +147,7 @@ def finish_folder(
         np.save(folder / "de" / "scores.npy", ranking.scores)
     write_json(folder / TABLES, tables)
     files = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for path in sorted(filter(Path.is_file, folder.rglob("*"))):
         with open(path, "rb+") as file:  # on disk before the manifest says that it is there
             os.fsync(file.fileno())
         files[path.relative_to(folder).as_posix()] = path.stat().st_size

@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -116,8 +117,9 @@ def prepare_screen(
         raise ValueError(message)
     draft.log()
     n_bytes = BYTES_PER_VALUE * draft.matrix.nnz
-    how: Any = {"workers": workers, "is_measured": is_measured}
-    return _placed(folder, key := screen_hash(draft), n_bytes, lambda empty: write_screen(empty, draft, key, **how))
+    key = screen_hash(draft)
+    write = partial(write_screen, draft=draft, key=key, workers=workers, is_measured=is_measured)
+    return _placed(folder, key, n_bytes, write)
 
 
 def write_reduced(
