@@ -160,4 +160,5 @@ def result(
         found = float(1 - total["after"].sum() / total["before"].sum())
         text = f"Stated {stated:.3f} of the squared error, found {found:.3f}, of {len(total)} conditions."
         lines += ["## Gain of measuring a gene for the prediction of a pair", "", text, ""]
-    return Result("What predictions rest on", lines, settings | {"changed": changed, "near": near, "gains": gains}, {"_changed.png": figure(bins)})
+    record = settings | {"changed": changed, "near": near, "gains": gains}
+    return Result("What predictions rest on", lines, record, {"_changed.png": figure(bins)})

@@ -1,8 +1,8 @@
 """How likely a predicted change is a true one: many genes do not change at all, and others hardly.
 
-The prior predicts each gene as if true changes had one size. They have many: the true change d of a gene is taken to be
-Gaussian about 0 with one of K variances t_k, the first of which is 0. The predicted change c, with standard deviation s,
-is a noisy reading of it ::
+The prior predicts each gene as if true changes had one size. They have many: the true change d of a gene is taken to
+be Gaussian about 0 with one of K variances t_k, the first of which is 0. The predicted change c, with standard
+deviation s, is a noisy reading of it ::
 
     f c = d + z + e,    z ~ N(0, u),    e ~ N(0, r^2 s^2)
 
@@ -11,15 +11,15 @@ z is what stays unknown of the error of the control mean, which predicted and me
     d ~ sum_k w_k N(f c t_k / T_k, t_k (u + r^2 s^2) / T_k),    T_k = t_k + u + r^2 s^2
     w_k ~ exp(o_k) N(f c; 0, T_k)^q
 
-with q = 1 where predictions err as they say. o_k, f, r and q are found by the likelihood of training conditions that are
-predicted without themselves, whose measured changes d + z have sampling noise of known variance in addition: for
-conditions of one gene and of several, with and without a gene that is perturbed in no other condition. So a screen shows
-how many perturbations do nothing, or how often one gene of a pair masks the other.
+with q = 1 where predictions err as they say. o_k, f, r and q are found by the likelihood of training conditions that
+are predicted without themselves, whose measured changes d + z have sampling noise of known variance in addition: for
+conditions of one gene and of several, with and without a gene that is perturbed in no other condition. So a screen
+shows how many perturbations do nothing, or how often one gene of a pair masks the other.
 
 Two errors do not show in measured changes. The mean of the control cells errs for all conditions alike: of the mean
-change D over conditions, with variance t between genes, the share v / (t + v + w) is taken off every change, v and w the
-sampling variances of control and D, and u = v (t + w) / (t + v + w) stays unknown. And no error is known better than as
-many noisy values show it: the least variance is the noise times (2 / n)^(1/2) for n independent values.
+change D over conditions, with variance t between genes, the share v / (t + v + w) is taken off every change, v and w
+the sampling variances of control and D, and u = v (t + w) / (t + v + w) stays unknown. And no error is known better
+than as many noisy values show it: the least variance is the noise times (2 / n)^(1/2) for n independent values.
 
 Errors of the genes of one condition go together, but not all of them: of the squared error of a pair's change, a share
 lies along the change itself, as where two genes enhance each other. If all genes erred alike, the slope of the true
