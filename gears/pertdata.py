@@ -23,7 +23,7 @@ from gears.data.splits._make import prepare_split
 from gears.data.splits._registry import SplitOptions
 from gears.data.splits._split import Split, part_screens
 from gears.distributed._log import shown
-from gears.files._paths import FolderPath, named, need_files, user_path
+from gears.files._paths import FolderPath, check_output, named, need_files, user_path
 from gears.graphs._annotation import annotation_from
 from gears.graphs._nodes import PerturbationNodes, graph_genes, read_gene_set, with_annotated_genes
 
@@ -204,7 +204,7 @@ class PertData(Shown):
         """Log one line about the screen."""
         screen = self.whole_screen
         n_perturbed = sum(not condition.is_control for condition in screen.conditions)
-        cells = f"{count(len(screen.cells), 'cell')} ({len(screen.control_cells)} control)"
+        cells = f"{count(screen.n_cells, 'cell')} ({int(screen.statistics.n[screen.control_ids].sum())} control)"
         size = f"{count(len(screen.gene_names), 'gene')}, {count(n_perturbed, 'condition')}"
         logger.info("loaded %s: %s x %s", self.dataset_name, cells, size)
 
@@ -240,7 +240,8 @@ class PertData(Shown):
             become isolated nodes.
         **processing
             Options of :class:`gears.data.ProcessingOptions`: normalize, layer, min_cells, style, ...; and
-            `workers`, the number of processes that read the cells.
+            `workers`, the number of processes that read the cells, and `moments`, a moment pack to write instead of
+            the cells (:meth:`write_moments`).
 
         Raises
         ------
@@ -313,13 +314,59 @@ class PertData(Shown):
             data.log_screen()
         return data
 
+    @classmethod
+    def from_screens(
+        cls,
+        screens: Mapping[str, AnnData | PertData | PreparedScreen | str | Path],
+        *,
+        data_path: str | Path = "gears_data",
+        dataset_name: str = "screens",
+        genes: str = "shared",
+        gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None = None,
+        obo: str | Path | None = None,
+        default_pert_graph: bool = True,
+        verbose: bool = True,
+        **options: Any,
+    ) -> PertData:
+        """Put several screens together: each becomes a context (cell line, donor) of one, with its own controls.
+
+        Gene names are brought to one spelling (aliases, Ensembl identifiers and their versions); what changed is
+        logged. Scale, sum of a cell, controls and labels of every screen are checked before anything is written.
+
+        Parameters
+        ----------
+        screens
+            Name of each context, and its screen: AnnData, the path of a file or of a prepared folder, or PertData.
+        data_path, dataset_name
+            Folder of prepared screens, and name of the whole.
+        genes
+            "shared": the genes that all of them measure; "all": those that any of them does.
+        gene2go, obo, default_pert_graph
+            As for :class:`PertData`.
+        verbose
+            Log to stderr how the screens are read.
+        **options
+            Options of :meth:`load`, for all screens that are not prepared yet. Screens that need different ones are
+            prepared first, one by one.
+
+        Raises
+        ------
+        ValueError
+            If a screen cannot be used, or does not fit the others; every problem is listed with the screen's name.
+        """
+        with shown(verbose):
+            data = cls(data_path, default_pert_graph=default_pert_graph, gene2go=gene2go, obo=obo)
+            data.load(data_name=dataset_name, screens=screens, genes=genes, **options)
+            data.log_screen()
+        return data
+
     @takes(LoadCall, none_is_omitted=ProcessingOptions)
     def load(self, options: LoadCall) -> None:
         """Load a prepared screen, or prepare one from a file.
 
         Parameters
         ----------
-        data_name, data_path, guides, guide_targets, workers, dask, drop_unmapped
+        data_name, data_path, guides, guide_targets, workers, dask, moments, drop_unmapped, screens, genes
             See :class:`gears.data.screen.prepare.LoadCall`.
         normalize, ..., skip_calc_de
             Options of :class:`gears.data.ProcessingOptions`; None is that class's default, or the value that a prepared
@@ -417,6 +464,31 @@ class PertData(Shown):
         self.seed = split.seed
         logger.info("split %s, seed %s: %s", split.name, split.seed, split.sizes())
         return summary
+
+    def write_moments(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the screen as a moment pack: a small file for everything but cells, that ``load(data_path=...)`` opens.
+
+        :func:`anndata.read_h5ad` opens it, too: a row for each condition, context, type and experimental batch, ``X``
+        the mean, layers the central moments. ``load(..., moments=path)`` writes one without preparing the cells.
+
+        Parameters
+        ----------
+        path
+            An h5ad file, or a zarr store (``.zarr``).
+        overwrite
+            Replace an existing file.
+        """
+        from gears.data.screen._packs import pack_of
+
+        check_output(path, overwrite)
+        return pack_of(self.whole_screen).write(path, overwrite=overwrite)
+
+    @staticmethod
+    def merge_moments(paths: Sequence[str | Path], out: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the moment pack of several packs of one screen (:func:`gears.data.screen._merging.merge_moments`)."""
+        from gears.data.screen._merging import merge_moments
+
+        return merge_moments(paths, out, overwrite=overwrite)
 
     def without_cells(self) -> PertData:
         """The same without what it has read into memory: light to send to another process, which opens the folder."""

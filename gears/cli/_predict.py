@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gears.gears import GEARS
 
 EPILOG = """examples:
-  gears predict models/run1 KLF1 AHR+KLF1                  the genes that change most
+  gears predict models/run1 KLF1 AHR+KLF1                (the genes that change most)
   gears predict models/run1 AHR+KLF1 --top 50 --json
   gears predict models/run1 AHR+KLF1 --output deltas.csv --values delta
   gears predict models/run1 --file perturbations.txt --output predictions.h5ad

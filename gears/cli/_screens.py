@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 INSPECT_EPILOG = """examples:
   gears inspect screen.h5ad
-  gears inspect screen.h5ad --condition-key perturbation --ctrl-label control --json
-  gears inspect filtered_feature_bc_matrix --guides protospacer_calls_per_cell.csv --guide-targets features.csv
+  gears inspect screen.h5ad --condition-key perturbation --ctrl-label control
+  gears inspect filtered_feature_bc_matrix --guides calls.csv
   gears inspect gears_data/norman                       (a prepared screen)
 
 Exit codes: 0 the screen is ready to be prepared, 2 it has problems.
@@ -43,8 +43,10 @@ N_NEAR = 8
 PREPARE_EPILOG = """examples:
   gears prepare screen.h5ad                                       (into gears_data/screen)
   gears prepare screen.h5ad --work-dir data --min-cells 10
-  gears prepare filtered_feature_bc_matrix --guides protospacer_calls_per_cell.csv --guide-targets features.csv \\
-      --normalize
+  gears prepare screen.zarr --moments screen.moments.h5ad --dask tcp://HOST:8786
+  gears prepare filtered_feature_bc_matrix --guides calls.csv \\
+      --guide-targets features.csv --normalize
+  gears prepare lines --screens K562=k562.h5ad RPE1=rpe1.h5ad     (contexts of one screen)
 
 `gears inspect` reports on a file without writing; `gears train` prepares a file by itself.
 Exit codes: 0 prepared (now or before), 2 the screen cannot be used (all problems are listed).
@@ -200,7 +202,8 @@ def _report(options: Any, processing: dict[str, Any], annotation: GeneAnnotation
     from gears.data.checks._report import inspect_screen, summarise
     from gears.data.reading._open import open_screen
     from gears.data.screen._files import is_prepared
-    from gears.data.screen.prepare import locate_screen, source_in
+    from gears.data.screen._packs import is_pack
+    from gears.data.screen.prepare import locate_screen, open_pack, source_in
 
     is_gene = (annotation if options.obo is None else annotation.with_ancestors(options.obo)).resolve
     path = locate_screen(options.file)
@@ -208,6 +211,9 @@ def _report(options: Any, processing: dict[str, Any], annotation: GeneAnnotation
         from gears.data.screen._prepared import PreparedScreen
 
         return summarise(PreparedScreen.open(path), is_gene=is_gene)
+    if is_pack(path):
+        with tempfile.TemporaryDirectory() as folder:
+            return summarise(open_pack(path, Path(folder) / path.name), is_gene=is_gene)
     adata = open_screen(source_in(path))
     if options.guides is not None:
         from gears.data.reading._guides import add_guides
@@ -225,11 +231,18 @@ def prepare_parser() -> CommandParser:
     parser = CommandParser(
         "prepare", "FILE", "Check a screen and prepare it for training, once.", PREPARE_EPILOG, first=FIRST
     )
-    parser.add_argument("file", metavar="FILE", help=f"{KINDS}; or the name of a published screen")
+    text = f"{KINDS}; the name of a published screen; or, with --screens, the name of the whole"
+    parser.add_argument("file", metavar="FILE", help=text)
+    text = "screens that become contexts of one, each with its name: files or prepared folders"
+    parser.add_argument("--screens", metavar="NAME=FILE", nargs="+", type=str, help=text)
+    text = "genes of several screens: shared, those that all measure (the default), or all, those that any measures"
+    parser.add_argument("--genes", choices=["shared", "all"], help=text)
     add_work_dir(parser)
     add_guide_tables(parser)
     parser.add_argument("--workers", type=int, default=1, help="processes that read the cells")
-    text = "address of a dask scheduler (tcp://HOST:8786) whose workers read FILE (h5ad or zarr), from the same path"
+    text = "write a moment pack (h5ad or zarr), a small file for everything but cells, and prepare no cells"
+    parser.add_argument("--moments", metavar="OUT", help=text)
+    text = "address of a dask scheduler (tcp://HOST:8786) whose workers read FILE at the same path, for --moments"
     parser.add_argument("--dask", metavar="ADDRESS", help=text)
     add_nodes(parser)
     parser.add_options(SCREEN, LoadOptions)
@@ -241,17 +254,65 @@ def run_prepare(options: Any) -> None:
     from gears.data.screen.prepare import LoadOptions, locate_screen
     from gears.pertdata import PertData, PertDataOptions
 
-    file = locate_screen(options.file, user_path(options.work_dir))
-    reading = {name: options[name] for name in ("guides", "workers", "dask") if options[name] not in (None, 1)}
+    reading = {
+        name: options[name] for name in ("guides", "workers", "dask", "moments") if options[name] not in (None, 1)
+    }
+    if options.screens is None:
+        if options.genes is not None:
+            logger.warning("--genes has no effect without --screens")
+        reading["data_path"] = locate_screen(options.file, user_path(options.work_dir))
+    else:
+        reading |= {"data_name": options.file, "screens": _named(options.screens), "genes": options.genes or "shared"}
     data = PertData(options.work_dir, **values_of(options, PertDataOptions))
-    data.load(data_path=file, **reading, **changed_of(options, LoadOptions))
+    data.load(**reading, **changed_of(options, LoadOptions))
     report, folder = data.summary(), str(Path(str(data.dataset_path)))
-    show(options, {"folder": folder, **report.to_dict()}, f"{report}\n\nprepared: {folder}")
+    pack = "" if options.moments is None else f"\nmoment pack: {options.moments}"
+    value = {"folder": folder, "moments": options.moments, **report.to_dict()}
+    show(options, value, f"{report}\n\nprepared: {folder}{pack}")
+
+
+MERGE_EPILOG = """examples:
+  gears merge lane1.moments.h5ad lane2.moments.h5ad screen.moments.h5ad
+
+Lanes, plates or replicates of one screen, with the same genes and scale: each is compared with its own control cells,
+as in one pass with their source as batch_key. `gears prepare ... --moments OUT` writes packs.
+Exit codes: 0 written, 2 the packs cannot be merged.
+"""
+
+
+def merge_parser() -> CommandParser:
+    """Options of ``gears merge``."""
+    parser = CommandParser("merge", "PACK PACK ... OUT", "Add up moment packs of one screen.", MERGE_EPILOG)
+    parser.add_argument("packs", metavar="PACK", nargs="+", help="moment packs; the last name is the one to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    return parser
+
+
+def run_merge(options: Any) -> None:
+    """Merge, and print the file."""
+    from gears.pertdata import PertData
+
+    *packs, out = options.packs
+    written = PertData.merge_moments(packs, out, overwrite=options.overwrite)
+    show(options, {"moments": str(written), "packs": packs}, f"moment pack: {written}")
+
+
+def _named(words: Sequence[str]) -> dict[str, str]:
+    """Screens by name, from words such as K562=k562.h5ad."""
+    pairs = [word.partition("=") for word in words]
+    for word, (name, _, file) in zip(words, pairs, strict=True):
+        if not name or not file:
+            msg = f"--screens {word}: expected NAME=FILE, such as K562=k562.h5ad"
+            raise ValueError(msg)
+    if len({name for name, _, _ in pairs}) < len(pairs):
+        msg = f"--screens {' '.join(words)}: give each screen another name"
+        raise ValueError(msg)
+    return {name: file for name, _, file in pairs}
 
 
 SIMULATE_EPILOG = """examples:
   gears simulate screen.h5ad
-  gears simulate screen.h5ad --n-genes 300 --n-singles 30 --n-pairs 20 --seed 7 --truth truth.npz
+  gears simulate screen.h5ad --n-pairs 20 --seed 7 --truth truth.npz
 """
 
 

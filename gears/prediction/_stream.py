@@ -206,6 +206,7 @@ def _predictions(
         control_sd=changes.control_sd,
         width_UL=changes.width_UL,
         cut=cut,
+        measured=None if parts.contexts is None else parts.contexts.is_measured(conditions),
     )
 
 
@@ -400,6 +401,8 @@ def write_predictions(
         layers.append("cell_sd")
     if parts.contexts is not None:
         layers.append("control_mean")
+        if parts.contexts.is_measured_KG is not None:
+            layers.append("measured")
     need_space(path, 4 * len(conditions) * len(parts.gene_names) * (1 + len(layers)))
     if path.suffix == ".h5ad":
         return write_atomically(path, lambda temporary: _write_h5ad(temporary, shell, layers, chunks))
@@ -459,7 +462,7 @@ def _fill(create: CreateArray, shape: tuple[int, int], layers: Sequence[str], ch
     """Create X and layers and write the chunks into them; raises if rows are missing."""
     blocks = (max(1, min(ROWS_PER_BLOCK, shape[0])), max(1, shape[1]))
     of_layer = {"delta": "delta_UG", "sd": "sd", "sd_change": "sd_change", "cell_sd": "cell_sd"}
-    of_layer["control_mean"] = "control_mean_G"  # of each condition's context
+    of_layer |= {"control_mean": "control_mean_G", "measured": "measured"}  # of each condition's context
     of_layer["p_changed"] = "changed_UG"
     fields = {"X": "expression_UG"} | {f"layers/{name}": of_layer[name] for name in layers}
     arrays = {field: create(name, shape, blocks) for name, field in fields.items()}

@@ -65,6 +65,8 @@ class PriorData:
         Types of perturbation; settings are numbered ``context x n_kinds + kind``.
     sign_K
         Sign that the changes of each type are expected to have.
+    is_measured_SG
+        Which genes each setting measures; None where all measure all.
     """
 
     sets: tuple[tuple[int, ...], ...]
@@ -80,6 +82,7 @@ class PriorData:
     groups: np.ndarray | None = None
     n_kinds: int = 1
     sign_K: tuple[float, ...] = (1.0,)
+    is_measured_SG: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "control_mean_SG", np.atleast_2d(self.control_mean_SG))

@@ -53,7 +53,7 @@ N_FOLDS = 5
 _SEED = 7
 _LEAST_NOISE = 1e-3
 
-FORMAT = 22  # raise when a prior of the same key would come out differently
+FORMAT = 23  # raise when a prior of the same key would come out differently
 NO_INPUTS = PriorInputs()
 
 
@@ -88,6 +88,7 @@ def prior_data(pert_data: PertData, conditions: Sequence[Condition], inputs: Pri
         np.array([numbers[group] for group in groups], dtype=np.int64),
         n_kinds,
         type_signs(screen.kinds),
+        None if screen.is_measured_KG is None else np.repeat(screen.is_measured_KG, n_kinds, axis=0),
     )
 
 

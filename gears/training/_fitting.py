@@ -114,6 +114,8 @@ class Fit:
         """
         if self.given.save_path is not None and not self.given.resume and is_model(self.given.save_path):
             self._log(f"{self.given.save_path} holds a model of this screen: it is replaced when this run is complete")
+        if self.given.objective == "cells":
+            self.pert_data.whole_screen.need_cells()
         had_prior = self.parts.prior is not None
         with one_thread(enabled=self.given.reproducible):
             with self.seconds.of("prior"):
@@ -327,7 +329,16 @@ def trains_network(options: TrainOptions, config: ModelConfig) -> bool:
 
 
 def fitted_prior(pert_data: PertData, parts: ModelParts, options: TrainOptions) -> FittedPrior | None:
-    """The prior of a model, fitted to the training conditions; None where the options or the model have none."""
+    """The prior of a model, fitted to the training conditions; None where the options or the model have none.
+
+    ValueError for a network over contexts that measure different genes.
+    """
+    if pert_data.screen.is_measured_KG is not None and trains_network(options, parts.config):
+        msg = (
+            "the contexts of this screen measure different genes, of which a network learns nothing: train the prior "
+            "(omit epochs, steps, uncertainty and prior=None), or prepare the screens with genes='shared'"
+        )
+        raise ValueError(msg)
     if options.prior is None or parts.config.no_perturb:
         return None
     return prior_of(pert_data, inputs=parts.inputs)

@@ -275,19 +275,19 @@ class ChoiceErrors:
 
     def __init__(self, parts: Sequence[tuple[np.ndarray, Truth]], *, clip: bool) -> None:
         self.n_conditions = sum(len(rows) for rows, _ in parts)
-        self._blocks: list[tuple[np.ndarray, _Block]] = []
+        self._blocks: list[tuple[np.ndarray, np.ndarray, _Block]] = []
         for rows, truth in parts:
-            truth = truth.for_choices()
+            unmeasured, truth = truth.unmeasured, truth.over_measured.for_choices()
             step = max(1, _BLOCK_VALUES // max(1, truth.mean_UG.shape[1]))
             for start in range(0, len(rows), step):
                 block = slice(start, start + step)
-                self._blocks.append((rows[block], _Block(truth.subset(block), clip)))
+                self._blocks.append((rows[block], unmeasured, _Block(truth.subset(block), clip)))
 
     def __call__(self, delta_UG: np.ndarray) -> np.ndarray:
         """Errors of predicted changes."""
         error_2U = np.empty((2, self.n_conditions))
-        for rows, block in self._blocks:
-            error_2U[:, rows] = block.plain(delta_UG[rows])
+        for rows, unmeasured, block in self._blocks:
+            error_2U[:, rows] = block.plain(_without(delta_UG[rows], unmeasured))
         return error_2U
 
     def at_slopes(
@@ -295,9 +295,14 @@ class ChoiceErrors:
     ) -> np.ndarray:
         """Errors of ``slope change + of_target target`` at each of S slopes, (S, 2, U)."""
         error_S2U = np.empty((len(slope_S), 2, self.n_conditions))
-        for rows, block in self._blocks:
-            error_S2U[..., rows] = block.at_slopes(slope_S, change_UG[rows], of_target_S, target_UG[rows])
+        for rows, unmeasured, block in self._blocks:
+            change_RG, target_RG = (_without(table[rows], unmeasured) for table in (change_UG, target_UG))
+            error_S2U[..., rows] = block.at_slopes(slope_S, change_RG, of_target_S, target_RG)
         return error_S2U
+
+
+def _without(values_RG: np.ndarray, genes: np.ndarray) -> np.ndarray:
+    return np.delete(values_RG, genes, axis=1) if len(genes) else values_RG
 
 
 @dataclass(frozen=True)
