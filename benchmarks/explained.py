@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from design import changes, fitted
@@ -27,6 +28,7 @@ from sklearn.metrics import roc_auc_score
 from gears import Condition, PertData
 from gears.design import suggest
 from gears.graphs._annotation import GeneAnnotation
+from gears.plotting import image_bytes, rate_calibration
 from gears.prediction.predictions import CHANGED
 from gears.simulate import SimulatedTruth
 from gears.simulate._design import make_design
@@ -107,12 +109,32 @@ def gained(data: PertData, truth: SimulatedTruth, conditions: list[Condition]) -
     return rows
 
 
+def counted_bins(rows: pd.DataFrame) -> pd.DataFrame:
+    """Mean probability, found share and number of genes of each bin of more than 200 genes."""
+    place = pd.cut(rows["p"], BINS, include_lowest=True, labels=False)
+    means = rows.groupby(place).mean().assign(n=rows.groupby(place).size())
+    return means[means["n"] > FEWEST]
+
+
+def figure(bins: dict[str, list[pd.DataFrame]]) -> bytes:
+    """Found against stated shares of every kind."""
+    drawn, axes = plt.subplots(-(-len(bins) // 4), 4, figsize=(11, 3 * -(-len(bins) // 4)), squeeze=False)
+    for ax in axes.ravel()[len(bins) :]:
+        ax.set_axis_off()
+    for ax, (name, found) in zip(axes.ravel(), bins.items(), strict=False):
+        rows = counted_bins(pd.concat(found)).rename(columns={"p": "expected", "is": "observed"})
+        rate_calibration(rows.assign(readout=name), title=name, ax=ax)
+        ax.set(xlabel="probability of a change", ylabel="share that changes")
+        if ax.get_legend() is not None:
+            ax.get_legend().remove()
+    drawn.tight_layout()
+    return image_bytes(drawn)
+
+
 def calibration(found: list[pd.DataFrame]) -> dict[str, Any]:
     """Mean probability, found share, and the largest departure of a bin of more than 200 genes."""
     rows = pd.concat(found)
-    place = pd.cut(rows["p"], BINS, include_lowest=True, labels=False)
-    means = rows.groupby(place).mean().assign(n=rows.groupby(place).size())
-    counted = means[means["n"] > FEWEST]
+    counted = counted_bins(rows)
     worst = float((counted["is"] - counted["p"]).abs().max())
     return {
         "stated": float(rows["p"].mean()), "found": float(rows["is"].mean()), "largest departure": worst,
@@ -138,4 +160,5 @@ def result(
         found = float(1 - total["after"].sum() / total["before"].sum())
         text = f"Stated {stated:.3f} of the squared error, found {found:.3f}, of {len(total)} conditions."
         lines += ["## Gain of measuring a gene for the prediction of a pair", "", text, ""]
-    return Result("What predictions rest on", lines, settings | {"changed": changed, "near": near, "gains": gains}, {})
+    record = settings | {"changed": changed, "near": near, "gains": gains}
+    return Result("What predictions rest on", lines, record, {"_changed.png": figure(bins)})

@@ -1,13 +1,13 @@
 """Perturbations that probably move a gene, a signature or everything beyond a threshold.
 
-The true change of gene g is absent with probability p_g, else Gaussian with mean m_g and variance v_g
-(:mod:`gears.priors.true_change`). So its mean is e_g = (1 - p_g) m_g, its variance u_g = (1 - p_g) (v_g + p_g m_g^2),
-and the probability that a readout x is beyond the threshold
+The true change of gene g is a mixture of Gaussians k with weights w_gk, means m_gk and variances v_gk
+(:mod:`gears.priors.true_change`); its mean is e_g and its variance u_g. The probability that a readout x is beyond the
+threshold is
 
-    gene:         (1 - p_g) times that of the Gaussian of m_g and v_g
+    gene:         the sum of w_gk times that of the Gaussian of m_gk and v_gk
     signature:    that of a Gaussian: x = sum_g w_g e_g, sum |w_g| = 1,
                   variance min(5 sum_g w_g^2 u_g, (sum_g |w_g| u_g^(1/2))^2)
-    effect size:  that of a Gaussian: x = mean_g (1 - p_g) (m_g^2 + v_g), sd the mean of those of the squared changes
+    effect size:  that of a Gaussian: x = mean_g (e_g^2 + u_g), sd the mean of those of the squared changes
 
 Errors of genes of one condition go together: in groups of 5 in a signature, as in the prior
 (:data:`gears.priors._kernels.CORRELATED_GENES`), and all of them in the effect size, the root of x. The score of

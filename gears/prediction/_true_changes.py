@@ -1,41 +1,51 @@
 """What true changes of predicted conditions may be, and how probably they are beyond a limit.
 
-The true change of a gene is absent with some probability, else Gaussian (:mod:`gears.priors.true_change`). Hits,
-probabilities of change and calibration curves read it here.
+The true change of a gene is Gaussian of one of several sizes, the first of which is 0
+(:mod:`gears.priors.true_change`). Hits, probabilities of change and calibration curves read it here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import ndtr
 
+from gears.files._mapped import row_blocks
 from gears.priors._kernels import sizes_of, target_cells
 from gears.priors._uncertainty import unseen
-from gears.priors.true_change import MEASURED, group_of
+from gears.priors.true_change import MEASURED, TrueChange, group_of
 
 if TYPE_CHECKING:
     from gears.priors._prior import GenePrior
 
+Components = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Weights, means and standard deviations."""
+
 
 @dataclass(frozen=True)
 class TrueChanges:
-    """What true changes of U conditions may be: absent, or Gaussian.
+    """What true changes of U conditions may be.
 
     Attributes
     ----------
-    absent_UG
-        Probability that a gene does not change.
-    mean_UG, sd_UG
-        Mean and standard deviation of its change if it does.
+    formula
+        Their distribution; None for a Gaussian.
+    group_U
+        :func:`gears.priors.true_change.group_of` of each condition; negative for the control, which has no change.
+    change_UG, sd_UG
+        Predicted changes and their standard deviations.
+    is_own_UG
+        Which genes are perturbed themselves.
     """
 
-    absent_UG: np.ndarray
-    mean_UG: np.ndarray
+    formula: TrueChange | None
+    group_U: np.ndarray
+    change_UG: np.ndarray
     sd_UG: np.ndarray
+    is_own_UG: np.ndarray
 
     @classmethod
     def of(
@@ -54,16 +64,27 @@ class TrueChanges:
         change_UK, sd_UK = change_UG[:, columns], sd_UG[:, columns]
         uncertainty = None if prior is None else prior.uncertainty
         if prior is None or uncertainty is None or uncertainty.true_change is None:
-            return cls(np.zeros_like(sd_UK), change_UK, sd_UK)
+            return cls(None, np.zeros(len(sd_UK), dtype=int), change_UK, sd_UK, np.zeros(sd_UK.shape, dtype=bool))
         is_own_UG = np.zeros(sd_UG.shape, dtype=bool)
         is_own_UG[target_cells(sets, prior.column_P)] = True
         groups = group_of(sizes_of(sets), unseen(sets, uncertainty.covariance.overall.genes))
         if prior.measured is not None:
             groups = np.where(prior.measured.rows(sets) < 0, groups, MEASURED)
-        true_change = uncertainty.true_change.of_genes(columns)
-        absent_UK, mean_UK, sd_UK = true_change(groups, change_UK, sd_UK, is_own_UG[:, columns])
-        is_perturbed_U1 = sizes_of(sets)[:, None] > 0  # the control has no change
-        return cls(absent_UK, is_perturbed_U1 * mean_UK, is_perturbed_U1 * sd_UK)
+        groups = np.where(sizes_of(sets) > 0, groups, -1)
+        return cls(uncertainty.true_change.of_genes(columns), groups, change_UK, sd_UK, is_own_UG[:, columns])
+
+    def components(self, rows: slice = slice(None)) -> Components:
+        """Weights, means and standard deviations of the Gaussians of some conditions, (K, U, G) each."""
+        change_UG, sd_UG = self.change_UG[rows], self.sd_UG[rows]
+        if self.formula is None:
+            return np.ones((1, *sd_UG.shape)), change_UG[None], sd_UG[None]
+        is_perturbed_U1 = self.group_U[rows, None] >= 0
+        weight_KUG, mean_KUG, sd_KUG = self.formula(self.group_U[rows], change_UG, sd_UG, self.is_own_UG[rows])
+        return weight_KUG, is_perturbed_U1 * mean_KUG, is_perturbed_U1 * sd_KUG
+
+    def _of_rows(self, function: Callable[[Components], np.ndarray]) -> np.ndarray:
+        """A function of the Gaussians, over blocks of conditions: these are several times as large as the result."""
+        return np.concatenate([function(self.components(rows)) for rows in row_blocks(*self.sd_UG.shape)])
 
     def changed(self, threshold: float) -> np.ndarray:
         """Probability that each change is larger than the threshold in either direction, (U, G)."""
@@ -71,20 +92,27 @@ class TrueChanges:
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of each change, (U, G) each."""
-        there_UG = 1 - self.absent_UG
-        return there_UG * self.mean_UG, np.sqrt(there_UG * (self.sd_UG**2 + self.absent_UG * self.mean_UG**2))
+        mean_UG = self._of_rows(lambda parts: (parts[0] * parts[1]).sum(axis=0))
+        second_UG = self._of_rows(lambda parts: (parts[0] * (parts[1] ** 2 + parts[2] ** 2)).sum(axis=0))
+        return mean_UG, np.sqrt(np.maximum(second_UG - mean_UG**2, 0.0))
 
     def beyond(self, limit: float) -> np.ndarray:
         """Probability that each change is above the limit, or below a negative one, (U, G)."""
-        return (1 - self.absent_UG) * beyond(self.mean_UG, self.sd_UG, limit, limit > 0)
+        return self._of_rows(lambda parts: (parts[0] * beyond(parts[1], parts[2], limit, limit > 0)).sum(axis=0))
 
     def mean_square(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean squared change over genes, and its standard deviation where all errors go together, (U,) each."""
-        there_UG, square_UG, variance_UG = 1 - self.absent_UG, self.mean_UG**2, self.sd_UG**2
-        second_UG = there_UG * (square_UG + variance_UG)
-        fourth_UG = there_UG * (square_UG**2 + 6 * square_UG * variance_UG + 3 * variance_UG**2)
-        sd_UG = np.sqrt(np.maximum(fourth_UG - second_UG**2, 0.0))
-        return second_UG.mean(axis=1), sd_UG.mean(axis=1)
+        found_U2 = self._of_rows(_mean_square)
+        return found_U2[:, 0], found_U2[:, 1]
+
+
+def _mean_square(parts: Components) -> np.ndarray:
+    """:meth:`TrueChanges.mean_square` of Gaussians, (U, 2)."""
+    weight_KUG, square_KUG, variance_KUG = parts[0], parts[1] ** 2, parts[2] ** 2
+    second_UG = (weight_KUG * (square_KUG + variance_KUG)).sum(axis=0)
+    fourth_UG = (weight_KUG * (square_KUG**2 + 6 * square_KUG * variance_KUG + 3 * variance_KUG**2)).sum(axis=0)
+    sd_UG = np.sqrt(np.maximum(fourth_UG - second_UG**2, 0.0))
+    return np.stack([second_UG.mean(axis=1), sd_UG.mean(axis=1)], axis=1)
 
 
 def beyond(mean: np.ndarray, sd: np.ndarray, limit: float, rises: bool = True) -> np.ndarray:

@@ -1,22 +1,25 @@
-"""How likely a predicted change is a true one: many genes do not change at all, and large predictions are too large.
+"""How likely a predicted change is a true one: many genes do not change at all, and others hardly.
 
-Standard deviations of predictions hold nine of ten errors, but errors are not Gaussian. Given the predicted change c
-and its standard deviation s, the true change of a gene is taken to be ::
+The prior predicts each gene as if true changes had one size. They have many: the true change d of a gene is taken to
+be Gaussian about 0 with one of K variances t_k, the first of which is 0. The predicted change c, with standard
+deviation s, is a noisy reading of it ::
 
-    0                     with probability  p = logistic(a - k c^2 / 2 s^2)
-    N(m, r^2 s^2)         else,             m = c / (1 + b |c|)
+    f c = d + z + e,    z ~ N(0, u),    e ~ N(0, r^2 s^2)
 
-For Gaussian effects of which a share is absent the log odds have exactly this form, with k = 1. a, k, b and r are
-found by the likelihood of training conditions that are predicted without themselves, whose measured changes have
-sampling noise of known variance in addition: for conditions of one gene and of several, with and without a gene that
-is perturbed in no other condition. So a screen shows how many perturbations do nothing, or how often one gene of a pair
-masks the other.
+z is what stays unknown of the error of the control mean, which predicted and measured changes share. So given c, ::
 
-Before that two errors are added that measured changes do not show. The mean of the control cells errs for all
-conditions alike: of the mean change D over conditions, with variance t between genes, the share v / (t + v + w) is
-taken off every change, v and w the sampling variances of control and D, and v (t + w) / (t + v + w) stays unknown. And
-no error is known better than as many noisy values show it: the least variance is the noise times (2 / n)^(1/2) for n
-independent values.
+    d ~ sum_k w_k N(f c t_k / T_k, t_k (u + r^2 s^2) / T_k),    T_k = t_k + u + r^2 s^2
+    w_k ~ exp(o_k) N(f c; 0, T_k)^q
+
+with q = 1 where predictions err as they say. o_k, f, r and q are found by the likelihood of training conditions that
+are predicted without themselves, whose measured changes d + z have sampling noise of known variance in addition: for
+conditions of one gene and of several, with and without a gene that is perturbed in no other condition. So a screen
+shows how many perturbations do nothing, or how often one gene of a pair masks the other.
+
+Two errors do not show in measured changes. The mean of the control cells errs for all conditions alike: of the mean
+change D over conditions, with variance t between genes, the share v / (t + v + w) is taken off every change, v and w
+the sampling variances of control and D, and u = v (t + w) / (t + v + w) stays unknown. And no error is known better
+than as many noisy values show it: the least variance is the noise times (2 / n)^(1/2) for n independent values.
 
 Errors of the genes of one condition go together, but not all of them: of the squared error of a pair's change, a share
 lies along the change itself, as where two genes enhance each other. If all genes erred alike, the slope of the true
@@ -30,17 +33,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit, log_expit
+from scipy.special import logsumexp, softmax
 
 from gears.priors._kernels import CORRELATED_GENES
 
 _FEWEST = 8  # conditions of a group that its numbers are found from
 _MOST_VALUES = 8192  # changes of a group that its numbers are found from
 _PRIOR_VALUES = 5 * CORRELATED_GENES  # changes go together between genes, and between conditions of a gene
-_START = np.array([-2.0, -0.5, 0.0, 0.01])  # a, log k, log r, b times the typical change
-_SD = np.array([2.0, 1.0, 0.5, 0.1])  # of the numbers about these, without training conditions
-_BOUNDS = [(-12.0, 8.0), (-6.0, 1.5), (-1.5, 1.5), (0.0, 1.0)]
-_GAUSSIAN = (-50.0, 1.0, 1.0, 0.0)
+_SIZES = np.array([0.0, 0.5, 1.0, 2.0, 4.0, 8.0])  # of true changes, beside a typical standard deviation
+_PULL = np.array([0.5, 0.5, 0.3, *[2.0] * len(_SIZES)])  # log q, log r, log f, o: how far from _START without values
+_START = np.array([0.0, 0.0, 0.2, *[0.0] * len(_SIZES)])
+_BOUNDS = [(-2.0, 2.0), (-1.5, 1.5), (-0.5, 1.5), *[(-12.0, 8.0)] * len(_SIZES)]
+_GAUSSIAN = np.array([1.0, 1.0, 1.0, 1e12, -1e6, *[0.0] * (len(_SIZES) - 1)])  # any size: d is f c minus errors
+_OPTIONS = {"maxiter": 60, "ftol": 1e-7}
+_TINY = float(np.finfo(float).tiny)
 _SHARES = np.geomspace(1e-3, 1.0, 61)  # of a pair's squared error, along its change
 _PRIOR_PAIRS = 2  # pairs of the share 1 that count beside the training pairs
 
@@ -52,8 +58,9 @@ class TrueChange:
     Attributes
     ----------
     groups
-        a, k, r and b of conditions of one gene, of one gene that was not perturbed in training, of several genes, and
-        of several with such a gene; a fifth row of measured conditions, whose errors are Gaussian, (5, 4).
+        q, r, f, the typical variance that `_SIZES` are relative to, and o_k: of conditions of one gene, of one gene
+        that was not perturbed in training, of several genes, and of several with such a gene; a fifth row of measured
+        conditions, whose errors are Gaussian, (5, 4 + K).
     shift_G
         Error of the control mean that is taken off.
     control_G
@@ -73,7 +80,7 @@ class TrueChange:
     def __call__(
         self, group_U: np.ndarray, change_UG: np.ndarray, sd_UG: np.ndarray, is_own_UG: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Probability of no change, and mean and standard deviation of the change if there is one, (U, G) each.
+        """Weight, mean and standard deviation of the true change for each of its sizes, (K, U, G) each.
 
         Parameters
         ----------
@@ -85,12 +92,16 @@ class TrueChange:
             Which genes are perturbed themselves: their change is known to be there, and is no smaller than predicted.
         """
         change_UG = change_UG - self.shift_G
-        variance_UG = sd_UG**2 + self.least_G
-        a_U1, k_U1, r_U1, b_U1 = self.groups[group_U].T[:, :, None]
-        ratio_UG = np.divide(change_UG**2, 2 * variance_UG, out=np.zeros_like(change_UG), where=variance_UG > 0)
-        absent_UG = np.where(is_own_UG, 0.0, expit(a_U1 - k_U1 * ratio_UG))
-        mean_UG = np.where(is_own_UG, change_UG, change_UG / (1 + b_U1 * np.abs(change_UG)))
-        return absent_UG, mean_UG, np.sqrt(r_U1**2 * variance_UG + self.control_G)
+        q_U1, r_U1, f_U1, typical_U1 = self.groups[group_U, :4].T[:, :, None]
+        error_UG = r_U1**2 * (sd_UG**2 + self.least_G) + self.control_G
+        size_KU1 = _SIZES[:, None, None] ** 2 * typical_U1
+        total_KUG = np.maximum(size_KU1 + error_UG, _TINY)
+        read_UG = f_U1 * change_UG
+        log_KUG = self.groups[group_U, 4:].T[:, :, None] - 0.5 * q_U1 * (np.log(total_KUG) + read_UG**2 / total_KUG)
+        share_KUG = size_KU1 / total_KUG
+        mean_KUG = np.where(is_own_UG, change_UG, read_UG * share_KUG)
+        sd_KUG = np.sqrt(np.where(is_own_UG, error_UG, share_KUG * error_UG))
+        return softmax(log_KUG, axis=0), mean_KUG, sd_KUG
 
     def of_genes(self, columns: np.ndarray | slice) -> TrueChange:
         """The same for some genes."""
@@ -113,7 +124,8 @@ class TrueChange:
         groups, shift_G, control_G, least_G = (
             arrays[f"true_{name}"] for name in ("groups", "shift", "control", "least")
         )
-        groups = np.vstack([groups, _GAUSSIAN])[: MEASURED + 1]  # files of earlier versions have four rows
+        if groups.shape[1] != len(_GAUSSIAN):  # of earlier versions, which had another formula
+            groups = np.tile(_GAUSSIAN, (MEASURED + 1, 1))
         return cls(groups, shift_G, control_G, least_G, float(arrays.get("true_along", 1.0)))
 
 
@@ -165,9 +177,9 @@ def fit_true_change(
         Least variance of a prediction.
     """
     between = max(float((mean_G**2 - control_G - noise_of_mean_G).mean()), 0.0)
-    total_G = np.maximum(between + control_G + noise_of_mean_G, np.finfo(float).tiny)
+    total_G = np.maximum(between + control_G + noise_of_mean_G, _TINY)
     shift_G, unknown_G = control_G / total_G * mean_G, control_G * (between + noise_of_mean_G) / total_G
-    groups: dict[int, tuple[float, ...]] = {}
+    groups: dict[int, np.ndarray] = {}
     for group in np.unique(values.group_R).tolist():
         is_row_R = values.group_R == group
         at_RT = is_row_R[:, None] & (values.noise_RT > 0)
@@ -179,6 +191,7 @@ def fit_true_change(
             values.sd_RT[at_RT] ** 2 + least_G[column_N],
             values.measured_RT[at_RT] - shift_G[column_N],
             values.noise_RT[at_RT],
+            unknown_G[column_N],
         )
     # of a kind with too few held-out conditions: known genes as known ones of the other size, new genes as any
     likes = ((0, 2), (1, 0, 3, 2), (2, 0), (3, 2, 1, 0), (MEASURED,))
@@ -210,40 +223,59 @@ def _share_along(values: Values, shift_G: np.ndarray) -> float:
 
 
 def _fit(
-    change_N: np.ndarray, variance_N: np.ndarray, measured_N: np.ndarray, noise_N: np.ndarray
-) -> tuple[float, ...]:
-    """a, k, r and b by the likelihood of the measured changes."""
+    change_N: np.ndarray, variance_N: np.ndarray, measured_N: np.ndarray, noise_N: np.ndarray, control_N: np.ndarray
+) -> np.ndarray:
+    """Row of :attr:`TrueChange.groups` by the likelihood of the measured changes."""
     from scipy.optimize import minimize  # a worker finds the prior in the cache, and does without it
 
-    weight = _PRIOR_VALUES / len(change_N)
-    typical = float(np.sqrt((change_N**2).mean())) or 1.0
-    some = np.arange(len(change_N))
-    if len(some) > _MOST_VALUES:
-        some = np.random.Generator(np.random.Philox(key=len(some))).choice(len(some), _MOST_VALUES, replace=False)
-    change, variance, measured, noise = change_N[some], variance_N[some], measured_N[some], noise_N[some]
-    half_ratio = np.minimum(change**2 / (2 * variance), 1e6)
-    log_absent = -0.5 * (np.log(noise) + measured**2 / noise)
+    pull = _PRIOR_VALUES / len(change_N)
+    values_5N = np.stack([change_N, variance_N, measured_N, noise_N, control_N])
+    if len(change_N) > _MOST_VALUES:
+        rng = np.random.Generator(np.random.Philox(key=len(change_N)))
+        values_5N = values_5N[:, rng.choice(len(change_N), _MOST_VALUES, replace=False)]
+    typical = max(float(np.median(values_5N[1])), _TINY)
 
     def negative_likelihood(numbers: np.ndarray) -> tuple[float, np.ndarray]:
-        k, spread = np.exp(numbers[1]), np.exp(2 * numbers[2]) * variance
-        odds, total = numbers[0] - k * half_ratio, spread + noise
-        mean = change / (1 + numbers[3] * np.abs(change) / typical)
-        error = measured - mean
-        there = log_expit(-odds) - 0.5 * (np.log(total) + error**2 / total)
-        absent = log_expit(odds) + log_absent
-        joint = np.logaddexp(there, absent)
-        is_there = np.exp(there - joint)
-        by_odds = 1 - is_there - expit(odds)
-        gradient = np.array(
-            [
-                by_odds.mean(),
-                -(by_odds * k * half_ratio).mean(),
-                (is_there * (error**2 / total - 1) * spread / total).mean(),
-                -(is_there * error / total * mean * np.abs(mean)).mean() / typical,
-            ]
-        )
-        away = (numbers - _START) / _SD
-        return float(-joint.mean() + 0.5 * weight * (away**2).sum()), -gradient + weight * away / _SD
+        value, gradient = _likelihood(numbers, typical, *values_5N)
+        away = (numbers - _START) / _PULL
+        return 0.5 * pull * float((away**2).sum()) - value, pull * away / _PULL - gradient
 
-    fitted = minimize(negative_likelihood, _START, jac=True, method="L-BFGS-B", bounds=_BOUNDS).x
-    return float(fitted[0]), float(np.exp(fitted[1])), float(np.exp(fitted[2])), float(fitted[3]) / typical
+    fitted = minimize(negative_likelihood, _START, jac=True, method="L-BFGS-B", bounds=_BOUNDS, options=_OPTIONS).x
+    return np.array([*np.exp(fitted[:3]), typical, *fitted[3:]])
+
+
+def _likelihood(
+    numbers: np.ndarray,
+    typical: float,
+    change_N: np.ndarray,
+    variance_N: np.ndarray,
+    measured_N: np.ndarray,
+    noise_N: np.ndarray,
+    control_N: np.ndarray,
+) -> tuple[float, np.ndarray]:
+    """Mean log likelihood of the measured changes given the predicted ones, and its gradient by the numbers.
+
+    With S_k = t_k + u, the variance of d + z, it is log sum_k exp(l_k + g_k) - log sum_k exp(l_k), where
+    l_k = o_k - q / 2 (log T_k + f^2 c^2 / T_k), and g_k is the log density of the measured change about f c S_k / T_k
+    with the variance S_k (T_k - S_k) / T_k plus noise.
+    """
+    q, r, f = np.exp(numbers[:3])
+    error_N, read_N = r**2 * variance_N, f * change_N
+    shown_KN = _SIZES[:, None] ** 2 * typical + control_N
+    total_KN = np.maximum(shown_KN + error_N, _TINY)
+    square_KN, share_KN = read_N**2 / total_KN, shown_KN / total_KN
+    fits_KN = -0.5 * q * (np.log(total_KN) + square_KN)
+    log_KN = numbers[3:, None] + fits_KN
+    mean_KN, spread_KN = read_N * share_KN, share_KN * error_N
+    variance_KN = spread_KN + noise_N
+    off_KN = (measured_N - mean_KN) / variance_KN
+    wide_KN = off_KN * (measured_N - mean_KN) - 1
+    joint_KN = log_KN + 0.5 * (-np.log(variance_KN) - wide_KN)
+    norm_N, total_N = logsumexp(joint_KN, axis=0), logsumexp(log_KN, axis=0)
+    is_KN = np.exp(joint_KN - norm_N)
+    apart_KN = is_KN - np.exp(log_KN - total_N)
+    by_r_KN = apart_KN * (q * (square_KN - 1) * error_N / total_KN)
+    by_r_KN += is_KN * (wide_KN / variance_KN * spread_KN * share_KN - 2 * off_KN * mean_KN * error_N / total_KN)
+    by_f_KN = is_KN * off_KN * mean_KN - apart_KN * q * square_KN
+    gradient = [(apart_KN * fits_KN).sum(), by_r_KN.sum(), by_f_KN.sum(), *apart_KN.sum(axis=1)]
+    return float((norm_N - total_N).mean()), np.array(gradient) / len(change_N)

@@ -11,7 +11,7 @@ from gears.design import all_pairs, hits, interactions_table, power, reverse, su
 from gears.design.hits import Scorer, expected_rate
 
 
-def test_a_gene_s_probability_is_that_of_its_gaussian_where_it_changes(model):
+def test_a_gene_s_probability_is_that_of_its_gaussians(model):
     gene, genes = model.gene_list[5], [name for name in model.pert_list if name != model.gene_list[5]][:30]
     changes = model.predict(genes, clip=False).true_changes()
     expected_U, spread_U = (values_UG[:, 5] for values_UG in changes.moments())
@@ -19,9 +19,9 @@ def test_a_gene_s_probability_is_that_of_its_gaussian_where_it_changes(model):
         table = hits(model, genes, readout=gene, threshold=threshold, measured=[genes[0]]).set_index("condition")
         for name in table.index:
             row = genes.index(name.split("+")[0])
-            absent, mean, sd = (part[row, 5] for part in (changes.absent_UG, changes.mean_UG, changes.sd_UG))
+            weight, mean, sd = (part[:, row, 5] for part in changes.components())
             side = norm.sf if threshold > 0 else norm.cdf
-            sure = (1 - absent) * side(threshold, mean, sd)
+            sure = weight @ side(threshold, mean, np.maximum(sd, 1e-12))
             assert table.loc[name, "probability"] == pytest.approx(sure, abs=1e-9)
             assert table.loc[name, "readout"] == pytest.approx(expected_U[row])
             assert table.loc[name, "high"] - table.loc[name, "low"] == pytest.approx(

@@ -119,6 +119,12 @@ def test_a_saved_model_needs_no_source_and_holds_its_hash(screens: dict[str, Per
     np.testing.assert_allclose(loaded.predict(tested).expression_UG, expected.expression_UG, atol=2e-3)
     assert loaded.parts.provenance["sources"] == {"effects in same": key}
     assert loaded.parts.prior.report["effects_of"]["effects in same"]["hash"] == key
+    # what the other screen adds to a gene never perturbed here is a row of the explanation
+    found = loaded.explain(tested[0])
+    rows = found.table[found.table["part"] == "effects of other screens"]
+    assert len(rows) == 1
+    assert np.abs(found.changes.loc[rows.index]).to_numpy().max() > 0
+    np.testing.assert_allclose(found.changes.sum(), loaded.predict(tested[:1]).delta_UG[0], atol=1e-6)
 
 
 def test_what_cannot_be_used_is_said_in_a_line(screens: dict[str, PertData], tmp_path: Path) -> None:

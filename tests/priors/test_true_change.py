@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from scipy.special import expit, ndtr
+from scipy.special import ndtr
 
 from gears.priors import GenePrior, fit_prior
 from gears.priors.true_change import MEASURED, TrueChange, Values, fit_true_change, group_of
@@ -14,15 +14,18 @@ NOISE = 0.01
 ZERO_T = np.zeros(T)
 
 
-def drawn(seed: int, a: float, k: float = 1.0, b: float = 0.0) -> tuple[Values, np.ndarray]:
-    """Predictions, and true changes that follow the formula, of conditions of one gene and of two."""
+def drawn(seed: int, absent: float = 0.0, control: float = 0.0) -> tuple[Values, np.ndarray]:
+    """Predictions of true changes of two sizes and of genes that do not change, of conditions of one gene and of two.
+
+    Predicted and measured changes share the error of the control mean, which has the variance `control`.
+    """
     rng = np.random.default_rng(seed)
     sd_RT = rng.uniform(0.1, 0.3, (R, T))
-    change_RT = 0.4 * rng.standard_normal((R, T))
-    is_absent_RT = rng.uniform(size=(R, T)) < expit(a - k * change_RT**2 / (2 * sd_RT**2))
-    true_RT = change_RT / (1 + b * np.abs(change_RT)) + sd_RT * rng.standard_normal((R, T))
-    true_RT[is_absent_RT] = 0.0
-    measured_RT = true_RT + np.sqrt(NOISE) * rng.standard_normal((R, T))
+    true_RT = rng.choice([0.3, 0.8], (R, T)) * rng.standard_normal((R, T))
+    true_RT[rng.uniform(size=(R, T)) < absent] = 0.0
+    with_control_RT = true_RT + np.sqrt(control) * rng.standard_normal(T)
+    change_RT = with_control_RT + sd_RT * rng.standard_normal((R, T))
+    measured_RT = with_control_RT + np.sqrt(NOISE) * rng.standard_normal((R, T))
     groups = group_of(np.repeat([1, 2], R // 2), np.zeros(R, dtype=bool))
     noise_RT = np.full((R, T), NOISE)
     return Values(groups, np.arange(T), change_RT, sd_RT, measured_RT, noise_RT), true_RT
@@ -32,43 +35,63 @@ def fitted(values: Values) -> TrueChange:
     return fit_true_change(values, ZERO_T, ZERO_T, ZERO_T, ZERO_T)
 
 
-@pytest.mark.parametrize(("a", "k", "b"), [(2.0, 1.0, 0.0), (0.5, 0.3, 0.0), (-8.0, 1.0, 0.5)])
-def test_probabilities_are_right_where_changes_are_absent_or_saturate(a, k, b):
-    true_change = fitted(drawn(0, a, k, b)[0])
-    values, true_RT = drawn(1, a, k, b)
-    absent_RT, mean_RT, sd_RT = true_change(
-        values.group_R, values.change_RT, values.sd_RT, np.zeros((R, T), dtype=bool)
-    )
-    probability_RT = (1 - absent_RT) * ndtr((mean_RT - 0.3) / sd_RT)
-    gaussian_RT = ndtr((values.change_RT - 0.3) / values.sd_RT)
-    for low, high in ((0.2, 0.5), (0.5, 0.8), (0.8, 1.0)):
-        part = (probability_RT > low) & (probability_RT < high)
-        assert (true_RT[part] > 0.3).mean() == pytest.approx(probability_RT[part].mean(), abs=0.07)
-    sure = gaussian_RT > 0.6
-    assert (true_RT[sure] > 0.3).mean() < gaussian_RT[sure].mean() - 0.03
+NO_OWN_RT = np.zeros((R, T), dtype=bool)
+
+
+def larger(true_change: TrueChange, values: Values, limit: float) -> np.ndarray:
+    """Probability that each true change is above the limit."""
+    weight, mean, sd = true_change(values.group_R, values.change_RT, values.sd_RT, NO_OWN_RT)
+    return (weight * ndtr((mean - limit) / np.maximum(sd, 1e-12))).sum(axis=0)
+
+
+@pytest.mark.parametrize(("absent", "control"), [(0.0, 0.0), (0.8, 0.0), (0.8, 0.02)])
+def test_probabilities_are_right_whatever_sizes_changes_have(absent, control):
+    noise_of_mean_T = np.full(T, 100.0)  # the mean change does not show the control's error
+    true_change = fit_true_change(drawn(0, absent, control)[0], ZERO_T, noise_of_mean_T, np.full(T, control), ZERO_T)
+    np.testing.assert_allclose(true_change.control_G, control, rtol=1e-3)
+    drawn_9 = [drawn(seed, absent, control) for seed in range(1, 10)]  # errors of the control differ
+    probability_N = np.concatenate([larger(true_change, values, 0.3).ravel() for values, _ in drawn_9])
+    gaussian_N = np.concatenate([ndtr((one.change_RT - 0.3) / one.sd_RT).ravel() for one, _ in drawn_9])
+    is_larger_N = np.concatenate([true_RT.ravel() for _, true_RT in drawn_9]) > 0.3
+    for low, high in ((0.1, 0.3), (0.3, 0.5), (0.5, 0.7), (0.7, 0.9)):
+        part = (probability_N > low) & (probability_N < high)
+        assert is_larger_N[part].mean() == pytest.approx(probability_N[part].mean(), abs=0.08)
+    assert is_larger_N.mean() == pytest.approx(probability_N.mean(), abs=0.006)
+    sure = gaussian_N > 0.6
+    assert is_larger_N[sure].mean() < gaussian_N[sure].mean() - 0.03
 
 
 def test_conditions_of_several_genes_have_numbers_of_their_own():
-    one, several = drawn(2, -8.0)[0], drawn(2, 3.0)[0]
+    one, several = drawn(2)[0], drawn(2, 0.9)[0]
     half = R // 2
     names = ("change_RT", "sd_RT", "measured_RT", "noise_RT")
     parts = [np.vstack([getattr(one, name)[:half], getattr(several, name)[half:]]) for name in names]
     both = Values(one.group_R, one.genes_T, *parts)
-    a_4 = fitted(both).groups[:4, 0]
-    assert a_4[0] < 0 < a_4[2]
+
+    def chance(values: Values) -> list[float]:
+        """That a change predicted as large as 0.3 is there at all, in each group."""
+        values_4T = np.full((4, T), 0.3), np.full((4, T), 0.2)
+        weight, mean, sd = fitted(values)(np.arange(4), *values_4T, np.zeros((4, T), dtype=bool))
+        return (weight * (np.abs(mean) + sd > 0.05)).sum(axis=0)[:, 0].tolist()
+
+    known, new, several_known, several_new = chance(both)
+    assert several_known < known - 0.3
     # without enough conditions a group has the numbers of the same size
-    assert a_4[1] == a_4[0]
-    assert a_4[3] == a_4[2]
+    assert (new, several_new) == (known, several_known)
     unseen = dataclasses.replace(both, group_R=np.where(both.group_R == 2, 3, 0))
     # known genes do not take the numbers of new ones
-    np.testing.assert_array_equal(fitted(unseen).groups[:4, 0], [a_4[0], a_4[0], a_4[0], a_4[2]])
-    only_new = dataclasses.replace(both, group_R=np.where(both.group_R == 2, 3, 1))
-    assert fitted(only_new).groups[[0, 2, MEASURED], 0].max() < -20  # every change is there
+    assert chance(unseen) == [known, known, known, several_known]
+    only_new = fitted(dataclasses.replace(both, group_R=np.where(both.group_R == 2, 3, 1)))
+    values_4T = np.full((3, T), 0.3), np.full((3, T), 0.2)
+    weight, mean, sd = only_new(np.array([0, 2, MEASURED]), *values_4T, np.zeros((3, T), dtype=bool))
+    assert weight[0].max() < 1e-6  # every change is there, and Gaussian
+    np.testing.assert_allclose((weight * mean).sum(axis=0), 0.3)
+    np.testing.assert_allclose((weight * sd).sum(axis=0), 0.2)
 
 
 def test_the_error_of_the_control_mean_is_taken_off_as_far_as_the_mean_change_shows_it():
     rng = np.random.default_rng(3)
-    values, _ = drawn(4, -8.0)
+    values, _ = drawn(4)
     control_T = np.full(T, 0.04)
     error_T = 0.2 * rng.standard_normal(T)
     alone = fit_true_change(values, error_T, ZERO_T, control_T, ZERO_T)
@@ -78,7 +101,7 @@ def test_the_error_of_the_control_mean_is_taken_off_as_far_as_the_mean_change_sh
     assert np.abs(shared.shift_G).max() < 0.05 * np.abs(common_T).max()
     np.testing.assert_allclose(shared.control_G, control_T, rtol=0.05)
     _, mean_RT, _ = alone(values.group_R, values.change_RT, values.sd_RT, np.ones((R, T), dtype=bool))
-    np.testing.assert_allclose(mean_RT, values.change_RT - alone.shift_G)
+    np.testing.assert_allclose(mean_RT[-1], values.change_RT - alone.shift_G)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.25, 0.8])
@@ -101,13 +124,15 @@ def test_the_share_of_a_pair_s_error_along_its_change_is_found(share):
 
 
 def test_a_perturbed_gene_s_change_is_there():
-    values, _ = drawn(5, 3.0, b=1.0)
+    values, _ = drawn(5, 0.8)
     is_own_RT = np.zeros((R, T), dtype=bool)
     is_own_RT[:, 0] = True
-    absent_RT, mean_RT, _ = fitted(values)(values.group_R, values.change_RT, values.sd_RT, is_own_RT)
-    assert (absent_RT[:, 0] == 0).all()
-    assert (absent_RT[:, 1:] > 0).all()
-    np.testing.assert_allclose(mean_RT[:, 0], values.change_RT[:, 0])
+    weight, mean, sd = fitted(values)(values.group_R, values.change_RT, values.sd_RT, is_own_RT)
+    np.testing.assert_allclose(weight.sum(axis=0), 1.0)
+    np.testing.assert_allclose(mean[:, :, 0], np.broadcast_to(values.change_RT[:, 0], mean.shape[:2]))
+    assert (sd[:, :, 0] > 0).all()
+    assert (mean[0, :, 1:] == 0).all()
+    assert (sd[0, :, 1:] == 0).all()
 
 
 def test_a_fitted_prior_has_it_and_keeps_it_in_files(make_data):
