@@ -41,7 +41,7 @@ def main(folder: Path) -> None:
         metrics=["pearson_delta_ref", "relative_error"],
         n_split_half=2,
     )
-    print(result.verdict())
+    print(f"half: {result.verdict()}")
     print(f"report: {write_report(result, folder / 'report')['page']}")
 
 

@@ -37,6 +37,9 @@ class FakeScreen:
     nonnegative = True
     control_ids = np.array([0])
     ranked_genes = PreparedScreen.ranked_genes
+    unmeasured = PreparedScreen.unmeasured
+    has_cells = True
+    control_sample = PreparedScreen.control_sample
 
     @property
     def control_of(self) -> np.ndarray:
