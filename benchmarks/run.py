@@ -74,6 +74,8 @@ JOBS = {
                      "needs the folder of real profiles (--data)"),
     "new_lines": Job("lines.new_lines", "a new line with 0 to 10 conditions of its own, against truth", "10 min",
                      {"known": (0, 1), "seeds": (0,)}),
+    "many_screens": Job("many_screens.many_screens", "screens with their own genes, from prepared folders to a prior",
+                        "10 min", {"screens": (2,), "conditions": 12, "genes": 60, "cells": 6}),
     "mcfaline": Job("lines.mcfaline", "three real lines held out, and with some conditions of their own", "10 min",
                     "needs mcfaline2023_subset.h5ad"),
     "uncertainty": Job("uncertainty.uncertainty", "90 % intervals of held-out means", "half an hour",

@@ -19,8 +19,9 @@ from gears.cell_gears._folders import is_published, read_published_of
 from gears.cell_gears._moved import ELSEWHERE, GONE, OfGraph, OfScreen, Stated
 from gears.conditions import Condition
 from gears.core._lazy import Gone, lazy_names
-from gears.core._messages import Shown, in_notebook
+from gears.core._messages import Shown
 from gears.core._options import takes
+from gears.core._progress import in_notebook
 from gears.distributed._devices import DeviceLike, model_device
 from gears.distributed._gpus import GpuIds
 from gears.distributed._group import joined
@@ -438,19 +439,10 @@ class GEARS(Shown):
         return list(stream.all_pairs(stream.candidate_genes(self._need_model(), genes)))
 
     def predict_to_file(
-        self,
-        pert_list: Iterable[str | Sequence[str] | Condition],
-        output: str | Path,
-        *,
-        clip: bool | None = None,
-        chunk: int | None = None,
-        overwrite: bool = False,
-        device: DeviceLike = None,
-        gpu_ids: GpuIds = None,
-        n_at_once: int | None = None,
-        dask: Any = None,
-        controls: AnnData | None = None,
-    ) -> Path:
+        self, pert_list: Iterable[str | Sequence[str] | Condition], output: str | Path, *, clip: bool | None = None,
+        chunk: int | None = None, overwrite: bool = False, device: DeviceLike = None, gpu_ids: GpuIds = None,
+        n_at_once: int | None = None, dask: Any = None, controls: AnnData | None = None,
+    ) -> Path:  # fmt: skip
         """Predict any conditions into a file, chunk by chunk: memory does not grow with their number.
 
         Parameters
@@ -465,15 +457,10 @@ class GEARS(Shown):
             Replace an existing `output`.
         device, gpu_ids
             Where the network computes, on several GPUs chunks in turn; by default where it is.
-        n_at_once
-            Worker processes that predict chunks side by side: on the CPU, or one on each of `gpu_ids`.
-        dask
-            Address of a dask scheduler ("tcp://HOST:8786") or a ``distributed.Client``, whose workers predict chunks.
-
-        Notes
-        -----
-        With `n_at_once`, with `dask` and under torchrun (called on every rank) the file is the same for any number of
-        workers. A call that was interrupted goes on from the chunks that are there when it is made again.
+        n_at_once, dask
+            Worker processes side by side, on the CPU or on each of `gpu_ids`; or a dask scheduler ("tcp://HOST:8786")
+            or client whose workers predict. As under torchrun, the result has the same bits for any number of workers,
+            and a call that was interrupted goes on when it is made again.
         """
         options: Any = {"clip": clip, "chunk": chunk, "overwrite": overwrite}
         options["workers"] = Workers(device, gpu_ids, n_at_once, dask)

@@ -313,13 +313,59 @@ class PertData(Shown):
             data.log_screen()
         return data
 
+    @classmethod
+    def from_screens(
+        cls,
+        screens: Mapping[str, AnnData | PertData | PreparedScreen | str | Path],
+        *,
+        data_path: str | Path = "gears_data",
+        dataset_name: str = "screens",
+        genes: str = "shared",
+        gene2go: Mapping[str, Any] | GeneAnnotation | str | Path | None = None,
+        obo: str | Path | None = None,
+        default_pert_graph: bool = True,
+        verbose: bool = True,
+        **options: Any,
+    ) -> PertData:
+        """Put several screens together: each becomes a context (cell line, donor) of one, with its own controls.
+
+        Gene names are brought to one spelling (aliases, Ensembl identifiers and their versions); what changed is
+        logged. Scale, sum of a cell, controls and labels of every screen are checked before anything is written.
+
+        Parameters
+        ----------
+        screens
+            Name of each context, and its screen: AnnData, the path of a file or of a prepared folder, or PertData.
+        data_path, dataset_name
+            Folder of prepared screens, and name of the whole.
+        genes
+            "shared": the genes that all of them measure; "all": those that any of them does.
+        gene2go, obo, default_pert_graph
+            As for :class:`PertData`.
+        verbose
+            Log to stderr how the screens are read.
+        **options
+            Options of :meth:`load`, for all screens that are not prepared yet. Screens that need different ones are
+            prepared first, one by one.
+
+        Raises
+        ------
+        ValueError
+            If a screen cannot be used, or does not fit the others; every problem is listed with the screen's name.
+        """
+        with shown(verbose):
+            data = cls(data_path, default_pert_graph=default_pert_graph, gene2go=gene2go, obo=obo)
+            data.load(data_name=dataset_name, screens=screens, genes=genes, **options)
+            data.log_screen()
+        return data
+
     @takes(LoadCall, none_is_omitted=ProcessingOptions)
     def load(self, options: LoadCall) -> None:
         """Load a prepared screen, or prepare one from a file.
 
         Parameters
         ----------
-        data_name, data_path, guides, guide_targets, workers, dask, drop_unmapped
+        data_name, data_path, guides, guide_targets, workers, dask, drop_unmapped, screens, genes
             See :class:`gears.data.screen.prepare.LoadCall`.
         normalize, ..., skip_calc_de
             Options of :class:`gears.data.ProcessingOptions`; None is that class's default, or the value that a prepared

@@ -35,7 +35,9 @@ BESIDE = {
     GEARS.train: {"distributed"},
     GEARS.evaluate: {"part", "baselines", "embedding", "name", "report", "shown"},
     PertData.__init__: {"data_path"},
-    PertData.load: {"data_name", "data_path", "drop_unmapped", "guides", "guide_targets", "workers", "dask"},
+    PertData.load: {
+        "data_name", "data_path", "drop_unmapped", "guides", "guide_targets", "workers", "dask", "screens", "genes",
+    },
     PertData.prepare_split: set(),
 }  # fmt: skip
 DEFAULTS = {

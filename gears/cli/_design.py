@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gears.cli._parser import DEVICE, CommandParser, show
-from gears.cli._screens import add_data, add_nodes, open_screen
+from gears.cli._screens import add_data, add_nodes, add_workers, open_screen, workers_of
 from gears.core._messages import count, shorten
 from gears.files._paths import check_output
 from gears.files._untrusted import listed_names
@@ -23,8 +23,8 @@ Candidates are GENES (a gene, or genes joined by +), those of --file (one a line
 """
 SUGGEST_EPILOG = f"""examples:
   gears suggest models/run1 --n 20
-  gears suggest models/run1 KLF1 AHR CEBPA GATA1 --all-pairs --n 5 --costs costs.csv
-  gears suggest models/run1 --file library.txt --aim effect --threshold 0.5 --readout HBG1
+  gears suggest models/run1 KLF1 AHR CEBPA --all-pairs --n 5 --costs costs.csv
+  gears suggest models/run1 --file library.txt --aim effect --readout HBG1
   gears suggest models/run1 --aim interaction --output batch.csv
 {_CANDIDATES}For --aim interaction they are all pairs of the genes perturbed in training.
 """
@@ -84,6 +84,7 @@ def hits_parser() -> CommandParser:
         "size of the conditions that were measured"
     )
     parser.add_argument("--threshold", type=float | None, help=text)
+    add_workers(parser)
     return parser
 
 
@@ -94,7 +95,8 @@ def run_hits(options: Any) -> None:
     from gears.design.hits import hits
 
     candidates, measured = _candidates(options, model), _measured(options)
-    _show(options, hits(model, candidates, threshold=options.threshold, readout=readout, measured=measured))
+    how = {"threshold": options.threshold, "readout": readout, "measured": measured, **workers_of(options)}
+    _show(options, hits(model, candidates, **how))
 
 
 def reverse_parser() -> CommandParser:

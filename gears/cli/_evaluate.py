@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 EVALUATE_EPILOG = """examples:
   gears evaluate models/run1 screen.h5ad
   gears evaluate models/run1 gears_data/screen --report reports/run1
-  gears evaluate models/run1 screen.h5ad --metrics pearson_delta mse_top20_de --json
+  gears evaluate models/run1 screen.h5ad --metrics pearson_delta mse --json
 """
 
 COMPARE_EPILOG = """examples:
   gears compare screen.h5ad                                      (the baselines alone, one split)
-  gears compare screen.h5ad --baselines additive linear go_ridge --split-seeds 1 2 3
+  gears compare screen.h5ad --baselines additive go_ridge --split-seeds 1 2 3
   gears compare screen.h5ad --folds 5 --repeats 2 --report reports/baselines
-  gears compare screen.h5ad --gears moments cells --epochs 20 --seeds 1 2 --report reports/all
+  gears compare screen.h5ad --gears moments cells --epochs 20 --seeds 1 2
 """
 
 REPORT_EPILOG = """examples:
   gears report reports/run1/evaluation.csv reports/again
-  gears report evaluation.csv reports/again --title "Run 1" --models gears_cells gears_moments
+  gears report evaluation.csv reports/again --models gears_cells gears_moments
 """
 
 
@@ -210,4 +210,8 @@ def run_report(options: Any) -> None:
     paths = write_report(table, options.folder, title=options.title, models=models)
     verdicts = {model: verdict(table, method=model) for model in models}
     page = str(paths["page"])
-    show(options, {"page": page, "verdicts": verdicts}, "\n".join([*verdicts.values(), page]))
+    show(
+        options,
+        {"page": page, "verdicts": verdicts},
+        "\n".join([*(f"{model}: {text}" for model, text in verdicts.items()), page]),
+    )

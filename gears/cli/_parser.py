@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import ast
 import dataclasses
+import itertools
 import json
 import logging
 import re
 import shlex
 import sys
+import textwrap
 import types
 import typing
 from collections.abc import Collection, Mapping, Sequence
@@ -257,11 +259,24 @@ class _HelpAll(argparse.Action):
         parser.exit()
 
 
+def _example(line: str) -> str:
+    """A line of an example; a remark that goes beyond 80 columns stands below it."""
+    found = re.fullmatch(r"(.*\S)\s{2,}(\(.*\))", line)
+    return f"{found[1]}\n      {found[2]}" if found and len(line) > 80 else line
+
+
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Examples keep their lines; defaults are shown where there are any, in words."""
+    """Examples keep their lines, texts fill theirs; defaults are shown where there are any, in words."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=32)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        blocks: list[str] = []
+        for is_example, lines in itertools.groupby(text.splitlines(), lambda line: line.startswith("  ") or not line):
+            found = list(lines)
+            blocks += map(_example, found) if is_example else textwrap.wrap(" ".join(found), width)
+        return "".join(f"{indent}{line}\n" for line in blocks)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         """Such as ``--epochs N`` or ``--refit, --no-refit``, without the parser's ``--name+``."""

@@ -25,8 +25,8 @@ logger = logging.getLogger(__name__)
 
 INSPECT_EPILOG = """examples:
   gears inspect screen.h5ad
-  gears inspect screen.h5ad --condition-key perturbation --ctrl-label control --json
-  gears inspect filtered_feature_bc_matrix --guides protospacer_calls_per_cell.csv --guide-targets features.csv
+  gears inspect screen.h5ad --condition-key perturbation --ctrl-label control
+  gears inspect filtered_feature_bc_matrix --guides calls.csv
   gears inspect gears_data/norman                       (a prepared screen)
 
 Exit codes: 0 the screen is ready to be prepared, 2 it has problems.
@@ -43,8 +43,9 @@ N_NEAR = 8
 PREPARE_EPILOG = """examples:
   gears prepare screen.h5ad                                       (into gears_data/screen)
   gears prepare screen.h5ad --work-dir data --min-cells 10
-  gears prepare filtered_feature_bc_matrix --guides protospacer_calls_per_cell.csv --guide-targets features.csv \\
-      --normalize
+  gears prepare filtered_feature_bc_matrix --guides calls.csv \\
+      --guide-targets features.csv --normalize
+  gears prepare lines --screens K562=k562.h5ad RPE1=rpe1.h5ad     (contexts of one screen)
 
 `gears inspect` reports on a file without writing; `gears train` prepares a file by itself.
 Exit codes: 0 prepared (now or before), 2 the screen cannot be used (all problems are listed).
@@ -102,6 +103,20 @@ def check_scores(options: Any) -> None:
         find_device(options.device)
     if options.report is not None:
         check_report_folder(options.report, "--report")
+
+
+def add_workers(parser: CommandParser) -> None:
+    """Options that divide predictions among workers; :func:`workers_of` reads them."""
+    group = parser.add_argument_group("workers")
+    group.add_argument("--n-at-once", type=int | None, help="worker processes that predict side by side")
+    group.add_argument("--gpu-ids", nargs="+", type=int | str, help="GPUs that predict, such as 0 2")
+    text = "address of a dask scheduler (tcp://HOST:8786) whose workers predict"
+    group.add_argument("--dask", metavar="ADDRESS", help=text)
+
+
+def workers_of(options: Any) -> dict[str, Any]:
+    """The arguments `gpu_ids`, `n_at_once` and `dask`."""
+    return {"gpu_ids": gpu_ids_of(options), "n_at_once": options.n_at_once, "dask": options.dask}
 
 
 def gpu_ids_of(options: Any) -> list[int] | str | None:
@@ -225,7 +240,12 @@ def prepare_parser() -> CommandParser:
     parser = CommandParser(
         "prepare", "FILE", "Check a screen and prepare it for training, once.", PREPARE_EPILOG, first=FIRST
     )
-    parser.add_argument("file", metavar="FILE", help=f"{KINDS}; or the name of a published screen")
+    text = f"{KINDS}; the name of a published screen; or, with --screens, the name of the whole"
+    parser.add_argument("file", metavar="FILE", help=text)
+    text = "screens that become contexts of one, each with its name: files or prepared folders"
+    parser.add_argument("--screens", metavar="NAME=FILE", nargs="+", type=str, help=text)
+    text = "genes of several screens: shared, those that all measure (the default), or all, those that any measures"
+    parser.add_argument("--genes", choices=["shared", "all"], help=text)
     add_work_dir(parser)
     add_guide_tables(parser)
     parser.add_argument("--workers", type=int, default=1, help="processes that read the cells")
@@ -241,17 +261,35 @@ def run_prepare(options: Any) -> None:
     from gears.data.screen.prepare import LoadOptions, locate_screen
     from gears.pertdata import PertData, PertDataOptions
 
-    file = locate_screen(options.file, user_path(options.work_dir))
     reading = {name: options[name] for name in ("guides", "workers", "dask") if options[name] not in (None, 1)}
+    if options.screens is None:
+        if options.genes is not None:
+            logger.warning("--genes has no effect without --screens")
+        reading["data_path"] = locate_screen(options.file, user_path(options.work_dir))
+    else:
+        reading |= {"data_name": options.file, "screens": _named(options.screens), "genes": options.genes or "shared"}
     data = PertData(options.work_dir, **values_of(options, PertDataOptions))
-    data.load(data_path=file, **reading, **changed_of(options, LoadOptions))
+    data.load(**reading, **changed_of(options, LoadOptions))
     report, folder = data.summary(), str(Path(str(data.dataset_path)))
     show(options, {"folder": folder, **report.to_dict()}, f"{report}\n\nprepared: {folder}")
 
 
+def _named(words: Sequence[str]) -> dict[str, str]:
+    """Screens by name, from words such as K562=k562.h5ad."""
+    pairs = [word.partition("=") for word in words]
+    for word, (name, _, file) in zip(words, pairs, strict=True):
+        if not name or not file:
+            msg = f"--screens {word}: expected NAME=FILE, such as K562=k562.h5ad"
+            raise ValueError(msg)
+    if len({name for name, _, _ in pairs}) < len(pairs):
+        msg = f"--screens {' '.join(words)}: give each screen another name"
+        raise ValueError(msg)
+    return {name: file for name, _, file in pairs}
+
+
 SIMULATE_EPILOG = """examples:
   gears simulate screen.h5ad
-  gears simulate screen.h5ad --n-genes 300 --n-singles 30 --n-pairs 20 --seed 7 --truth truth.npz
+  gears simulate screen.h5ad --n-pairs 20 --seed 7 --truth truth.npz
 """
 
 

@@ -15,7 +15,7 @@ from gears.files.formats import write_text
 
 EPILOG = """examples:
   gears train screen.h5ad --save-path models/run1 --split simulation --seed 1
-  gears train screen.h5ad --save-path models/run1 --device cpu --n-gpus 2 --epochs 10
+  gears train screen.h5ad --save-path models/run1 --device cpu --n-gpus 2
   gears train data --dataset norman --save-path models/run1 --gpu-ids 0 2
   gears train --config run.yaml --lr 0.003           (options override the file)
   gears train --print-config > run.yaml              (a file with every option and its default)

@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 BAD_INPUT, FAILURE, INTERRUPTED = 2, 1, 130
 
 COMMANDS = {  # in the order of use
-    "doctor": ("_train", "check this machine: torch, CUDA, GPUs and their load, cores, versions, variables"),
+    "doctor": ("_train", "check this machine: torch, GPUs and their load, cores, versions"),
     "simulate": ("_screens", "write a simulated screen to an h5ad file"),
-    "inspect": ("_screens", "report on a screen: its content, what would be excluded, what to fix"),
+    "inspect": ("_screens", "report on a screen: what it holds, what to exclude and to fix"),
     "prepare": ("_screens", "check a screen and prepare it for training"),
-    "effects": ("_screens", "write a screen's effects of single genes as a table for other trainings"),
-    "train": ("_train", "train a model on a screen, with one or several GPUs or CPU processes"),
-    "predict": ("_predict", "predict the expression after perturbing genes, with a trained model"),
+    "effects": ("_screens", "write a screen's effects of single genes, for other trainings"),
+    "train": ("_train", "train a model on a screen, on one or several GPUs or CPUs"),
+    "predict": ("_predict", "predict expression after perturbing genes, with a trained model"),
     "explain": ("_predict", "say which training conditions a prediction rests on"),
     "genes": ("_predict", "list the genes that a trained model can perturb"),
     "suggest": ("_design", "choose the perturbations to measure next"),
-    "hits": ("_design", "rank perturbations by the probability that a gene, a signature or everything moves"),
-    "reverse": ("_design", "find perturbations whose predicted change is closest to a wanted one"),
-    "power": ("_design", "cells per condition that an effect needs, from a screen's own variances"),
+    "hits": ("_design", "rank perturbations by the probability that genes change"),
+    "reverse": ("_design", "find perturbations whose predicted change is nearest a wanted one"),
+    "power": ("_design", "cells per condition that an effect needs, by a screen's variances"),
     "evaluate": ("_evaluate", "score a trained model and simple baselines, write a report"),
     "compare": ("_evaluate", "score baselines, and GEARS retrained, over several splits"),
     "report": ("_evaluate", "write the HTML page of a table from evaluate or compare"),
     "convert": ("_convert", "convert screens, splits and saved models of cell-gears"),
-    "completion": ("completion", "print a script that completes commands and options in bash, zsh or tcsh"),
+    "completion": ("completion", "print a script for completion in bash, zsh or tcsh"),
 }
 """Module and description of each command; the module has its ``run_<command>`` and ``<command>_parser``."""
 
@@ -52,10 +52,10 @@ commands:
 {chr(10).join(f"  {name:<12}{text}" for name, (_, text) in COMMANDS.items())}
 
 examples:
-  gears simulate screen.h5ad --n-genes 300 --n-singles 30 --n-pairs 20     (to try it without data)
+  gears simulate screen.h5ad --n-genes 300 --n-pairs 20  (to try it without data)
   gears inspect screen.h5ad
   gears prepare screen.h5ad
-  gears train screen.h5ad --save-path models/run1 --device cpu --n-gpus 2 --epochs 10
+  gears train screen.h5ad --save-path models/run1
   gears train screen.h5ad --save-path models/run2 --gpu-ids 0 2
   gears train --config run.yaml
   gears genes models/run1
@@ -65,8 +65,9 @@ examples:
   gears evaluate models/run1 screen.h5ad --report reports/run1
   gears compare screen.h5ad --folds 5 --report reports/baselines
 
-`gears COMMAND --help` lists the options of a command, --help-all every one. Every command takes --json, --config
-FILE.yaml, --quiet and --traceback. Results go to stdout, progress to stderr.
+`gears COMMAND --help` lists the options of a command, --help-all every one.
+Every command takes --json, --config FILE.yaml, --quiet and --traceback.
+Results go to stdout, progress to stderr.
 Exit codes: 0 done, 1 failed, 2 bad input, 130 interrupted.
 """
 

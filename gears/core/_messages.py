@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -124,12 +123,6 @@ def html_of(thing: object, table: Any = None) -> str:
         return text
     rows = table.to_html(index=False, border=0, float_format="{:.3g}".format)
     return f'{text}<div style="overflow-x: auto">{rows}</div>'
-
-
-def in_notebook() -> bool:
-    """Whether this process is the kernel of a notebook."""
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    return hasattr(shell, "kernel")
 
 
 class Shown:

@@ -15,8 +15,6 @@ from collections.abc import Callable, Iterable, Iterator
 from importlib.util import find_spec
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from gears.core._messages import in_notebook
-
 logger = logging.getLogger(__name__)
 
 DELAY = 2.0
@@ -64,6 +62,12 @@ def watched() -> bool:
 
 def _informed() -> bool:
     return logging.getLogger("gears").isEnabledFor(logging.INFO)
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
 
 
 def show(report: Report) -> None:

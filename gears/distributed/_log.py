@@ -8,8 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from gears.core._messages import in_notebook
-from gears.core._progress import LineHandler
+from gears.core._progress import LineHandler, in_notebook
 
 HANDLER = "gears"
 """Name of the handler that the package itself adds; a worker replaces it."""

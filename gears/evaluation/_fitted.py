@@ -224,8 +224,7 @@ def means_in(screen: PreparedScreen, view: PreparedScreen, fitted: Iterable[Cond
             elsewhere.setdefault(condition.plain, []).append(condition)
     if not elsewhere:
         return means
-    changes = [screen.statistics.delta(np.array(list(map(screen.id_of, contexts)))) for contexts in elsewhere.values()]
-    moved_MG = means.control_mean_G + np.array([change.mean(axis=0) for change in changes])
+    moved_MG = means.control_mean_G + np.array([_mean_change(screen, contexts) for contexts in elsewhere.values()])
     measured = [row for row, condition in enumerate(means.conditions) if condition not in elsewhere]
     conditions = (*elsewhere, *(means.conditions[row] for row in measured))
     row_of = {condition: row for row, condition in enumerate(conditions)}
@@ -240,6 +239,15 @@ def means_in(screen: PreparedScreen, view: PreparedScreen, fitted: Iterable[Cond
         means.profiles,
         moved=tuple(elsewhere),
     )
+
+
+def _mean_change(screen: PreparedScreen, conditions: Sequence[Condition]) -> np.ndarray:
+    """Mean change of a condition over contexts, (G,); of each gene over those that measure it."""
+    change_RG = screen.statistics.delta(np.array(list(map(screen.id_of, conditions))))
+    is_measured_RG = screen.is_measured(conditions)
+    if is_measured_RG is None:
+        return np.asarray(change_RG.mean(axis=0))
+    return np.asarray((change_RG * is_measured_RG).sum(axis=0) / np.maximum(is_measured_RG.sum(axis=0), 1))
 
 
 def count_parts(split: Split, parts: Iterable[str], fitted: Iterable[Condition] | None = None) -> dict[str, int]:

@@ -205,6 +205,9 @@ def interaction_table(
 def observed_interactions(screen: PreparedScreen, *, by: str = "strength") -> pd.DataFrame:
     """:func:`interaction_table` of the measured means of a screen."""
     screen = PreparedScreen.of(screen)
+    if screen.is_measured_KG is not None or len(screen.unmeasured):
+        msg = "contexts of this screen measure different genes; prepare it with genes='shared'"
+        raise ValueError(msg)
     delta_CG = screen.statistics.delta(np.arange(len(screen.conditions)))
     return interaction_table(dict(zip(screen.conditions, delta_CG, strict=True)), by=by)
 

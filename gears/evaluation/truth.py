@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -68,6 +68,8 @@ class Truth:
         Where the cells are found, for metrics that compare distributions; None without cells.
     weighs_all
         Whether a condition without evidence of change weighs all genes alike (:meth:`for_choices`).
+    unmeasured
+        Genes (indices) of which there is no truth, because the context does not measure them: no metric counts them.
     """
 
     conditions: tuple[Condition, ...]
@@ -90,6 +92,7 @@ class Truth:
     n_control: int = 0
     cells: CellSource | None = None
     weighs_all: bool = False
+    unmeasured: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def __post_init__(self) -> None:
         n_conditions, n_genes = self.mean_UG.shape
@@ -123,6 +126,7 @@ class Truth:
         control_std_G: np.ndarray | None = None,
         n_control: int = 0,
         cells: CellSource | None = None,
+        unmeasured: np.ndarray | None = None,
     ) -> Truth:
         """Build from arrays; what is excluded makes the metrics that need it NaN.
 
@@ -157,6 +161,7 @@ class Truth:
             control_std_G=None if control_std_G is None else np.asarray(control_std_G, dtype=np.float64),
             n_control=int(n_control),
             cells=cells,
+            unmeasured=np.zeros(0, dtype=np.int64) if unmeasured is None else unmeasured,
         )
         return truth._with_reference_error()
 
@@ -225,6 +230,7 @@ class Truth:
             control_std_G=np.sqrt(np.maximum(statistics.m2[screen.control_id], 0.0)),
             n_control=int(statistics.n[screen.control_id]),
             cells=cells,
+            unmeasured=screen.unmeasured,
         )
 
     def top(self, n: int = 20, *, dropouts: bool = True) -> GeneLists:
@@ -299,7 +305,13 @@ class Truth:
             reference_mean_G=self.reference_mean_G[..., kept_G],
             control_std_G=std_G,
             cells=None,
+            unmeasured=np.searchsorted(kept_G, np.setdiff1d(self.unmeasured, genes)),
         )
+
+    @cached_property
+    def over_measured(self) -> Truth:
+        """The same truth without the genes that the context does not measure."""
+        return self.without_genes(self.unmeasured) if len(self.unmeasured) else self
 
     @property
     def is_whole(self) -> bool:

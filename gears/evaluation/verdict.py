@@ -120,14 +120,14 @@ def _undefined_model(rows: pd.DataFrame, name: str, baselines: Sequence[str]) ->
 
 
 def verdict(table: pd.DataFrame, *, method: str | None = None, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> str:
-    """One line: on which decisive metrics the model is better or worse than the best baseline."""
-    return _headline(verdict_table(table, method=method, bootstrap=bootstrap), table, method)
+    """One sentence: on how many decisive metrics the model is better, and on which worse, than the best baseline."""
+    return closing_sentence(verdict_table(table, method=method, bootstrap=bootstrap), table, method)
 
 
 def verdict_lines(table: pd.DataFrame, *, method: str | None = None) -> list[str]:
     """The verdict in one line, then one line with the numbers of each decisive metric."""
     rows, title = verdict_table(table, method=method), _title(model_name(table, method))
-    lines = [_headline(rows, table, method)]
+    lines = [closing_sentence(rows, table, method)]
     for row in rows.to_dict("records"):
         numbers = f"{title} {row['model_mean']:.3f}, {marked(row['baseline'])} {row['baseline_mean']:.3f}"
         if np.isfinite(row["low"]):
@@ -136,40 +136,18 @@ def verdict_lines(table: pd.DataFrame, *, method: str | None = None) -> list[str
     return lines
 
 
-def _headline(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> str:
+def _no_verdict(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> str:
     model = model_name(table, method)
-    title = _title(model)
     if not set(DECISIVE) & set(table["metric"]):
         return f"No verdict: none of {', '.join(DECISIVE)} was computed."
-    if rows.empty:
-        missing = "is defined" if _baselines_in(table, model) else "has a baseline beside it"
-        return f"No verdict on {title}: no decisive metric {missing}."
-    n_conditions = int(rows["n_conditions"].max())
-    if (rows["verdict"] == TOO_FEW).all():
-        text = f"Too few conditions to say if {title} beats the baselines ({n_conditions}; {MIN_CONDITIONS} are needed)"
-        ahead = _baseline_ahead(rows)
-        return f"{text}; a baseline is ahead on {_named(ahead)}." if len(ahead) else f"{text}."
-    groups = [(outcome, rows[rows["verdict"] == outcome]) for outcome in (BETTER, SAME, WORSE, TOO_FEW, NO_RANGE)]
-    phrases = [
-        f"{outcome}{':' if outcome in (TOO_FEW, NO_RANGE) else ' on'} {_named(outcome_rows)}"
-        for outcome, outcome_rows in groups
-        if len(outcome_rows)
-    ]
-    return (
-        f"{title[0].upper() + title[1:] if title == 'the model' else title} against the best baseline of each metric "
-        f"({count(n_conditions, 'condition')}, paired 95 % intervals): {'; '.join(phrases)}."
-    )
+    missing = "is defined" if _baselines_in(table, model) else "has a baseline beside it"
+    return f"No verdict on {_title(model)}: no decisive metric {missing}."
 
 
 def _baseline_ahead(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows where the baseline has the better mean."""
     means = zip(rows["metric"], rows["baseline_mean"], rows["model_mean"], strict=True)
     return rows[[get_metric(name).better(baseline, model) for name, baseline, model in means]]
-
-
-def _named(rows: pd.DataFrame) -> str:
-    pairs = zip(rows["metric"], rows["baseline"], strict=True)
-    return ", ".join(f"{metric} ({marked(baseline)})" for metric, baseline in pairs)
 
 
 def short_table(table: pd.DataFrame, *, method: str | None = None) -> str:
@@ -222,7 +200,7 @@ def closing_sentence(rows: pd.DataFrame, table: pd.DataFrame, method: str | None
     """The :func:`verdict_table` of a table in one short sentence, without the names of baselines."""
     outcome = rows["verdict"]
     if rows.empty:
-        return _headline(rows, table, method)
+        return _no_verdict(rows, table, method)
     n_conditions = int(rows["n_conditions"].max())
     if (outcome == TOO_FEW).all():
         n_ahead = len(_baseline_ahead(rows))

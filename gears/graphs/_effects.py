@@ -92,6 +92,9 @@ class GeneEffects:
         ValueError
             Fewer than two genes were perturbed alone, or there is no such context.
         """
+        if screen.is_measured_KG is not None or len(screen.unmeasured):
+            msg = "contexts of this screen measure different genes; take the effects of each line's own screen"
+            raise ValueError(msg)
         views = [view for view in screen.settings if context in (None, view.context)]
         if not views:
             msg = f"the screen has no context {context!r}; it has {shorten(screen.contexts) or 'one without a name'}"

@@ -189,7 +189,9 @@ class TrainingJob:
 
     def _with_files(self, pert_data: PertData, parts: ModelParts) -> TrainingJob:
         """The job with files, in the screen's folder, in place of graphs, embeddings and annotations as objects."""
-        network, nodes = self.network, self.nodes
+        network, nodes, processing = self.network, self.nodes, self.processing
+        if processing.screens is not None:  # workers open the whole
+            processing = LoadOptions(drop_unmapped=processing.drop_unmapped)
         folder = writable_folder(pert_data.screen.folder / "graphs")
         files: dict[str, Any] = {"G_go_weight": None, "G_coexpress_weight": None}
         if network.G_go is not None:
@@ -203,7 +205,8 @@ class TrainingJob:
             nodes = dataclasses.replace(nodes, gene2go=gene2go)
         sources: dict[str, Any] = parts.inputs.stored(lambda arrays: stored(arrays, folder))
         options = dataclasses.replace(self.options, **sources)
-        return dataclasses.replace(self, network=dataclasses.replace(network, **files), nodes=nodes, options=options)
+        network = dataclasses.replace(network, **files)
+        return dataclasses.replace(self, network=network, nodes=nodes, processing=processing, options=options)
 
 
 def check_devices(n_gpus: int | None, gpu_ids: GpuIds, device: DeviceLike) -> None:
@@ -294,7 +297,8 @@ def train_multi_gpu(
         ``torch.distributed`` backend, and seconds after which a collective has failed.
     data_config
         Options of :class:`PertData` (``gene2go``, ``default_pert_graph``,
-        ``gene_set_path``) and of preparing (``normalize``, ``min_cells``, ...).
+        ``gene_set_path``) and of preparing (``normalize``, ``min_cells``, ...); ``screens`` and ``genes`` put several
+        screens together, under the name `dataset_name` (:meth:`PertData.from_screens`).
     model
         A GEARS object to load the trained model into.
 

@@ -212,6 +212,7 @@ class Ensemble:
             first.origin,
             _with_spread([predictions.sd for predictions in members], spread_UG, spread_UG),
             width_UL=np.mean(widths, axis=0) if len(widths) == len(members) else None,
+            measured=first.measured,
             spread_UG=spread_UG,
             n_models=len(members),
         )

@@ -167,6 +167,8 @@ class ModelParts:
         if self.contexts is not None:
             write_json(folder / CONTEXTS, self.contexts.to_dict())
             means["control_mean_by_context"] = self.contexts.control_mean_KG
+            if self.contexts.is_measured_KG is not None:
+                means["measured_by_context"] = self.contexts.is_measured_KG
         write_npz(folder / "statistics.npz", means)
         if self.split is not None:
             self.split.save(folder / "split.json")
@@ -295,7 +297,8 @@ def _read(path: Path, manifest: dict[str, Any]) -> ModelParts:
     config = read_json(path / "config.json")
     contexts = None
     if "control_mean_by_context" in means:
-        contexts = ModelContexts.from_dict(read_json(path / CONTEXTS), means["control_mean_by_context"])
+        tables = means["control_mean_by_context"], means.get("measured_by_context")
+        contexts = ModelContexts.from_dict(read_json(path / CONTEXTS), *tables)
     split_file = path / "split.json"
     return ModelParts(
         config=ModelConfig.from_dict(config["model"]),

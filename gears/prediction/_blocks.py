@@ -162,6 +162,7 @@ class Work:
         if parts.contexts is not None:
             facts.append(parts.contexts.to_dict())
             arrays["controls"] = parts.contexts.control_mean_KG
+            facts.append(content_hash(parts.contexts.is_measured_KG))
         if network is not None:
             arrays |= parts.go.arrays("go") | parts.coexpress.arrays("coexpress")
             arrays |= {f"network {name}": value.cpu().numpy() for name, value in network.state_dict().items()}

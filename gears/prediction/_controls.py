@@ -61,8 +61,12 @@ def with_controls(parts: ModelParts, adata: Any, name: str | None = None) -> tup
             "this model was trained on one context: nothing shows how much of it carries over to another; half of the "
             "variance of the effects is taken to be the other's own"
         )
+    known_KG = contexts.is_measured_KG
     contexts = dataclasses.replace(
-        contexts, contexts=(*contexts.contexts, name), control_mean_KG=np.vstack([contexts.control_mean_KG, mean_G])
+        contexts,
+        contexts=(*contexts.contexts, name),
+        control_mean_KG=np.vstack([contexts.control_mean_KG, mean_G]),
+        is_measured_KG=None if known_KG is None else np.vstack([known_KG, is_there_G]),
     )
     prior = parts.prior
     if prior is not None:

@@ -139,7 +139,7 @@ def _fields(parts: ModelParts) -> dict[str, str]:
 
     The content is that of :meth:`Predictions.to_adata`, as float32: ``X`` expression, ``layers["delta"]``, of a model
     with a prior ``layers["sd"]`` and ``["p_changed"]``, ``layers["cell_sd"]`` of a network with ``uncertainty=True``,
-    and with several contexts ``layers["control_mean"]``.
+    and with several contexts ``layers["control_mean"]`` (and ``["measured"]`` where some lack genes).
     """
     fields = {"X": "expression_UG", "layers/delta": "delta_UG"}
     if parts.prior is not None and parts.prior.uncertainty is not None:
@@ -149,6 +149,8 @@ def _fields(parts: ModelParts) -> dict[str, str]:
         fields["layers/cell_sd"] = "cell_sd"
     if parts.contexts is not None:
         fields["layers/control_mean"] = "control_mean_G"  # of each condition's context
+        if parts.contexts.is_measured_KG is not None:
+            fields["layers/measured"] = "measured"
     return fields
 
 

@@ -190,6 +190,7 @@ def _predictions(
         control_sd=changes.control_sd,
         width_UL=changes.width_UL,
         cut=cut,
+        measured=None if parts.contexts is None else parts.contexts.is_measured(conditions),
     )
 
 

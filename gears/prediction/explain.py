@@ -85,12 +85,12 @@ class Explanation:
         columns = [name for name in COLUMNS if name not in ("part", "group")]
         is_condition = self.table["condition"] != ""
         named = self._shown.assign(condition=self.table["condition"].where(is_condition, self.table["part"]))
-        return f"{self.text}\n\n{named[columns].to_string(index=False, float_format='{:.3g}'.format, na_rep='')}"
+        return f"{self.text}\n\n{named[columns].to_string(index=False, float_format='{:.3f}'.format, na_rep='')}"
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        table = self._shown.to_html(index=False, border=0, float_format="{:.3g}".format, na_rep="")
+        table = self._shown.to_html(index=False, border=0, float_format="{:.3f}".format, na_rep="")
         return f'<p>{self.text}</p><div style="overflow-x: auto">{table}</div>'
 
 

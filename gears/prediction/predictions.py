@@ -111,6 +111,9 @@ class Predictions(Mapping[str, np.ndarray]):
         Gaussian with the same `sd`; None where it is not known, for 1.
     cut
         What was negative before it was set to zero, CSR (U, G); None where nothing was.
+    measured
+        Whether the context of each condition measures each gene, (U, G) bool; None where all measure all. What is
+        predicted of a gene that a context does not measure rests on the other contexts.
     """
 
     conditions: tuple[Condition, ...]
@@ -125,6 +128,7 @@ class Predictions(Mapping[str, np.ndarray]):
     control_sd: np.ndarray | None = None
     width_UL: np.ndarray | None = None
     cut: sparse.csr_matrix | None = field(default=None, repr=False)
+    measured: np.ndarray | None = None
 
     def interval(self, level: float = 0.9, values: str = "delta") -> tuple[np.ndarray, np.ndarray]:
         """Lower and upper bounds that hold a share `level` of the true values, (U, G) each.
@@ -335,7 +339,7 @@ class Predictions(Mapping[str, np.ndarray]):
         -------
         AnnData
             ``X`` expression, ``layers["delta"]`` and, where they are predicted, ``["sd"]``, ``["p_changed"]`` (a
-            change of more than 0.1, :meth:`p_changed`) and ``["cell_sd"]``;
+            change of more than 0.1, :meth:`p_changed`), ``["cell_sd"]`` and ``["measured"]``;
             ``obsm["interval_widths"]`` the widths of intervals beside a Gaussian's, with ``sd``;
             ``obs`` condition, genes, n_genes, subgroup, trained, informed_by (by the model's split) and those of
             :meth:`rests_on`; ``var``
@@ -347,6 +351,8 @@ class Predictions(Mapping[str, np.ndarray]):
         if self.sd is not None:
             layers["p_changed"] = self.changed_UG
         one_control_mean = self.control_mean_G.ndim == 1
+        if self.measured is not None:
+            layers["measured"] = self.measured.copy()
         if not one_control_mean:
             layers["control_mean"] = self.control_mean_G.copy()
         return plain_adata(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,25 @@ from gears.priors._kernels import NAMES, GeneSimilarity, Similarity, settings_of
 
 if TYPE_CHECKING:
     from gears.graphs._effects import NodeEffects
+
+
+Criterion = Callable[[np.ndarray], np.ndarray]
+"""Error of each of some held-out predictions, (U, G) to (U,), or E parts of it that are added, (E, U), first its size.
+Lower is better, and only the mean counts."""
+
+
+def errors_at_slopes(
+    criterion: Criterion,
+    slope_S: np.ndarray,
+    change_UG: np.ndarray,
+    of_target_S: np.ndarray,
+    target_UG: np.ndarray,
+) -> np.ndarray:
+    """Criterion of ``slope change + of_target target`` at each of S slopes, (S, E, U); by its own faster way if any."""
+    if (at_slopes := getattr(criterion, "at_slopes", None)) is not None:
+        return np.asarray(at_slopes(slope_S, change_UG, of_target_S, target_UG))
+    each = zip(slope_S.tolist(), of_target_S.tolist(), strict=True)
+    return np.stack([np.atleast_2d(criterion(slope * change_UG + factor * target_UG)) for slope, factor in each])
 
 
 @dataclass(frozen=True)
@@ -46,6 +65,8 @@ class PriorData:
         Types of perturbation; settings are numbered ``context x n_kinds + kind``.
     sign_K
         Sign that the changes of each type are expected to have.
+    is_measured_SG
+        Which genes each setting measures; None where all measure all.
     """
 
     sets: tuple[tuple[int, ...], ...]
@@ -61,6 +82,7 @@ class PriorData:
     groups: np.ndarray | None = None
     n_kinds: int = 1
     sign_K: tuple[float, ...] = (1.0,)
+    is_measured_SG: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "control_mean_SG", np.atleast_2d(self.control_mean_SG))

@@ -127,6 +127,9 @@ class _Sum:
 
 def decompose(prior: GenePrior, nodes: Sequence[int]) -> Decomposition:
     """Parts of the prediction of one perturbed condition; ValueError for a prior that does not keep what it needs."""
+    if prior.measured is not None and prior.measured.is_measured_SG is not None:
+        msg = "contexts of this model measure different genes, and predictions are explained over shared ones only"
+        raise ValueError(f"{msg}: prepare the screens with genes='shared'")
     if prior.basis is None or prior.measured is None:
         msg = (
             "this model does not keep the measured changes that its predictions are made of (the prior of more than "

@@ -14,8 +14,7 @@ from scipy import sparse
 from gears.files._mapped import row_blocks
 from gears.graphs._similarities import PriorInputs
 from gears.priors._calibration import LeftOut, fit_uncertainty
-from gears.priors._criterion import Criterion, errors_at_slopes
-from gears.priors._data import PriorData
+from gears.priors._data import Criterion, PriorData, errors_at_slopes
 from gears.priors._elsewhere import OWN_SHARE, Elsewhere
 from gears.priors._kernels import KINDS, N_KINDS, NEW_KINDS, NEW_ONE, NEW_SEVERAL, kinds_of_sets, sizes_of, target_cells
 from gears.priors._magnitude import fit_magnitude
@@ -24,6 +23,7 @@ from gears.priors._new_settings import filled
 from gears.priors._other_screens import fit_residual, with_effects
 from gears.priors._prior import Effects, GenePrior, slopes_of_targets
 from gears.priors._process import Process, Regression, levels
+from gears.priors._unmeasured import filled_in, with_errors
 
 if TYPE_CHECKING:
     from gears.priors._posterior import ConditionCovariance, Posterior
@@ -70,6 +70,8 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     share_K = _shares_of_targets(data)
     target_SG = data.control_mean_SG * np.resize(share_K, data.n_settings)[:, None]
     targets = targets_of(data, target_SG)
+    if data.is_measured_SG is not None:
+        data = filled_in(data)
     # a knocked-down gene loses a share of its control mean, whatever similar genes do: taken out, added at the end
     rest_CG = data.delta_CG - targets.toarray()
     if len(data.sets) < 2 or not rest_CG.any():  # nothing tells what conditions share from what is their own
@@ -111,6 +113,8 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     if len(others):
         control_SG = np.broadcast_to(data.control_variance(), data.control_mean_SG.shape)
         prior = filled(elsewhere, prior, others, data.control_mean_SG[others], control_SG[others])
+    if data.is_measured_SG is not None:
+        prior = dataclasses.replace(prior, measured=_predicted_where_unmeasured(prior, data))
     return FittedPrior(prior, found.left_out_CG)
 
 
@@ -139,6 +143,19 @@ def _elsewhere(
         here.candidate.regression.carry, share_K, process.scale_K, data.variance_G, here.choice.slope_K,
         here.choice.mean_share_K, data.holds_settings_out, process.sensitivity, own,
     )  # fmt: skip
+
+
+def _predicted_where_unmeasured(prior: GenePrior, data: PriorData) -> Measured:
+    """The training conditions, with what the prior predicts of genes that their setting does not measure."""
+    assert prior.measured is not None
+    change_CG = prior.measured.change_CG.copy()
+    found = dataclasses.replace(
+        prior.measured, change_CG=change_CG, is_measured_SG=data.is_measured_SG, n_kinds=data.n_kinds
+    )
+    if (is_measured_CG := found.is_measured_CG) is not None:
+        predicted_CG = dataclasses.replace(prior, measured=None).without_head(data.sets)
+        change_CG[~is_measured_CG] = predicted_CG[~is_measured_CG]
+    return found
 
 
 @dataclass(frozen=True)
@@ -263,16 +280,26 @@ class _Chosen:
     ) -> Uncertainty:
         """By what is predicted for training conditions without their groups."""
         regression = self.candidate.regression
+        data = regression.process.data
+        if data.is_measured_SG is not None:
+            data = with_errors(data, self.left_out_CG)
         left_out = LeftOut(
-            regression.process.data, self.left_out_CG, self._targets(targets), regression.variance_C,
-            self._unseen_C, regression.held_C,
-        )  # fmt: skip
-        return fit_uncertainty(left_out, *certainty)
+            data, self.left_out_CG, self._targets(targets), regression.variance_C, self._unseen_C, regression.held_C
+        )
+        uncertainty = fit_uncertainty(left_out, *certainty)
+        if data.is_measured_SG is None:
+            return uncertainty
+        # of a gene that no training condition measures nothing is known: as far off as an average one
+        is_known_G = data.is_measured_SG[np.unique(data.setting_C)].any(axis=0)
+        gene_G = np.where(is_known_G, uncertainty.gene_G, uncertainty.gene_G[is_known_G].mean())
+        return dataclasses.replace(uncertainty, gene_G=gene_G)
 
     def measured(self, targets: sparse.csr_matrix, uncertainty: Uncertainty) -> Measured:
         """The training conditions themselves."""
         regression, targets, unseen_C = self.candidate.regression, self._targets(targets), self._unseen_C
         process, data, left_out_CG = regression.process, regression.process.data, self.left_out_CG
+        if data.is_measured_SG is not None:
+            data = with_errors(data, left_out_CG)
         variance_C = np.empty(len(data.sets))
 
         def sd_of(rows: np.ndarray) -> np.ndarray:
@@ -294,7 +321,8 @@ def targets_of(data: PriorData, target_SG: np.ndarray) -> sparse.csr_matrix:
 
 def _shares_of_targets(data: PriorData) -> np.ndarray:
     """Change of a gene by its own perturbation as a share of its control mean, by type, (K,)."""
-    as_mean, kind_C = targets_of(data, data.control_mean_SG), data.setting_C % data.n_kinds
+    known = 1.0 if data.is_measured_SG is None else data.is_measured_SG
+    as_mean, kind_C = targets_of(data, data.control_mean_SG * known), data.setting_C % data.n_kinds
     rows_K = [np.flatnonzero(kind_C == kind) for kind in range(data.n_kinds)]
     return np.array([share_of_targets(as_mean[rows].toarray(), data.delta_CG[rows]) for rows in rows_K])
 

@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from gears.conditions import NodeSet, contexts_of, kinds_of, show_departures
 from gears.files._mapped import row_blocks
-from gears.priors._kernels import CORRELATED_GENES
+from gears.priors._kernels import CORRELATED_GENES, settings_of
 
 _TABLES = ("change", "variance", "noise", "gene_noise")
 _TAIL = 3.0  # degrees of freedom of residuals: few genes change much, and large changes are shrunk less
@@ -37,6 +38,8 @@ class Measured:
     # noise_C, noise_G: the sampling variance of each condition and gene is the product of these
     noise_C: np.ndarray
     noise_G: np.ndarray
+    is_measured_SG: np.ndarray | None = None  # which genes each setting measures; None where all measure all
+    n_kinds: int = 1  # types of perturbation; settings are numbered ``context x n_kinds + kind``
 
     @classmethod
     def of(
@@ -80,6 +83,19 @@ class Measured:
         return {key: row for row, key in enumerate(_keys(self.sets))}
 
     @property
+    def is_measured_CG(self) -> np.ndarray | None:
+        """Which genes were measured in each condition, bool; None where all were."""
+        return None if self.is_measured_SG is None else self.is_measured_SG[settings_of(self.sets, self.n_kinds)]
+
+    def unmeasured(self, sets: Sequence[Sequence[int]]) -> np.ndarray | None:
+        """Which genes the training of each set's setting does not measure, (U, G) bool; None where all were."""
+        if self.is_measured_SG is None:
+            return None
+        setting_U, n_settings = settings_of(sets, self.n_kinds), len(self.is_measured_SG)
+        is_known_U = setting_U < n_settings  # a line of which controls were given is not one of them
+        return ~self.is_measured_SG[np.minimum(setting_U, n_settings - 1)] & is_known_U[:, None]
+
+    @property
     def shows_departures(self) -> bool:
         """Whether enough training conditions have several genes to show how far these depart from additivity."""
         return show_departures(self.sets)
@@ -110,7 +126,10 @@ class Measured:
         """Variances of predictions from other conditions, (U, G), lowered by each one's own measurement, in place."""
         at = np.flatnonzero(row_U >= 0)
         noise_RG = np.outer(self.noise_C[row_U[at]], self.noise_G)
-        variance_UG[at] *= noise_RG / np.maximum(variance_UG[at] + noise_RG, np.finfo(float).tiny)
+        known = noise_RG / np.maximum(variance_UG[at] + noise_RG, np.finfo(float).tiny)
+        if (is_measured_CG := self.is_measured_CG) is not None:
+            known[~is_measured_CG[row_U[at]]] = 1.0
+        variance_UG[at] *= known
         return variance_UG
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -121,6 +140,8 @@ class Measured:
             "measured_contexts": contexts_of(self.sets),
             "measured_kinds": kinds_of(self.sets),
             **{f"measured_{name}": table for name, table in zip(_TABLES, tables, strict=True)},
+            **({} if self.is_measured_SG is None else {"measured_genes": self.is_measured_SG}),
+            **({} if self.is_measured_SG is None else {"measured_n_kinds": np.array(self.n_kinds)}),
         }
 
     @classmethod
@@ -138,7 +159,9 @@ class Measured:
                 strict=True,
             )
         )
-        return cls(sets, *(arrays[f"measured_{name}"] for name in _TABLES))
+        tables: list[Any] = [arrays[f"measured_{name}"] for name in _TABLES]
+        tables += [arrays.get("measured_genes"), int(arrays.get("measured_n_kinds", 1))]
+        return cls(sets, *tables)
 
 
 def _keys(sets: Sequence[Sequence[int]]) -> list[tuple[int, int, tuple[int, ...]]]:

@@ -25,8 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import linalg
 
-from gears.priors._criterion import Criterion
-from gears.priors._data import PriorData
+from gears.priors._data import Criterion, PriorData
 from gears.priors._evidence import sample
 from gears.priors._kernels import NEW_KINDS, AdditiveCovariance, ComputedSimilarity, GeneSimilarity
 from gears.priors._residual import Residual

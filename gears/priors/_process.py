@@ -40,6 +40,7 @@ from gears.priors._prior import Effects
 from gears.priors._regression import Spectrum, solve_in
 from gears.priors._scales import Sensitivity, scales_of, sensitivity_of, without_sensitivity
 from gears.priors._uncertainty import condition_variance
+from gears.priors._unmeasured import blocks, over_shared
 
 # Conditions from which on shrinking what they share is tried: fewer do not tell what it does.
 _SHRUNK_LEVEL = 15
@@ -171,13 +172,14 @@ class Process:
         sensitivity = sensitivity_of(data, rest_CG)
         if sensitivity is not None:
             rest_CG = without_sensitivity(data, rest_CG, sensitivity(data.control_mean_SG))
-        scale_S, scale_K = scales_of(data, rest_CG)
+        shared, shared_CN = over_shared(data, rest_CG)
+        scale_S, scale_K = scales_of(shared, shared_CN)
         if data.n_settings > 1:
             scale_C = scale_S[data.setting_C]
             rest_CG, noise_C = rest_CG / scale_C[:, None], noise_C / scale_C**2
         size = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean()) or 1.0
         if weights is None:
-            weights = _weights(data, rest_CG, noise_C, size)
+            weights = _weights(data, over_shared(data, rest_CG)[1], noise_C, size)
         noise_G = np.maximum(weights.noise * noise_G, _NOISE_FLOOR * size)
         overall = _mixed_covariance(data, weights.kernels)
         within = _mixed_covariance(data, weights.kernels, WITHIN) if data.n_settings > 1 else None
@@ -285,16 +287,28 @@ class Process:
         rest_RG = self.rest_CG[rows]
         if len(rows) < 2:
             return rest_RG.mean(axis=0) / 2, np.zeros_like(rest_RG), None, None
+        spectrum = self._spectrum(rows)
+        if self.data.is_measured_SG is None:
+            solution = solve_in(spectrum, rest_RG, self.noise_G)
+            return solution.level_G, solution.coefficient_CG, solution.share_MG, spectrum
+        level_G, coefficient_RG = np.zeros(rest_RG.shape[1]), np.zeros_like(rest_RG)
+        for genes, settings in blocks(self.data.is_measured_SG):
+            at = np.flatnonzero(settings[self.data.setting_C[rows]])
+            if len(at) > 1:  # else nothing tells of these genes
+                part = spectrum if len(at) == len(rows) else self._spectrum(rows[at])
+                solution = solve_in(part, rest_RG[np.ix_(at, genes)], self.noise_G[genes])
+                level_G[genes], coefficient_RG[np.ix_(at, genes)] = solution.level_G, solution.coefficient_CG
+        return level_G, coefficient_RG, None, spectrum
+
+    def _spectrum(self, rows: np.ndarray) -> Spectrum:
+        """Of some conditions."""
         sets, noise_R = self.data.sets_of(rows), self.noise_C[rows]
         unexplained_R = self.weights.unexplained(sizes_of(sets))
-        if self.exact:
-            signal_RR = self._across(rows, rows, 0.0)
-            signal_RR[np.diag_indices(len(rows))] += unexplained_R
-            spectrum = Spectrum.of(signal_RR, noise_R, self.weights.kernels["offset"])
-        else:
-            spectrum = Spectrum.of_features(self._features(rows), unexplained_R, noise_R, self.typical)
-        solution = solve_in(spectrum, rest_RG, self.noise_G)
-        return solution.level_G, solution.coefficient_CG, solution.share_MG, spectrum
+        if not self.exact:
+            return Spectrum.of_features(self._features(rows), unexplained_R, noise_R, self.typical)
+        signal_RR = self._across(rows, rows, 0.0)
+        signal_RR[np.diag_indices(len(rows))] += unexplained_R
+        return Spectrum.of(signal_RR, noise_R, self.weights.kernels["offset"])
 
     def _common(self, out: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """The part of :meth:`_across` that does not depend on which genes are perturbed."""

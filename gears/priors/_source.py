@@ -25,6 +25,7 @@ from gears.data.screen._statistics import variance_within
 from gears.data.splits._split import held_out_by, perturbed_in
 from gears.evaluation._fitted import by_setting
 from gears.evaluation._scoring import by_fold
+from gears.evaluation.metrics._decisive import ChoiceErrors
 from gears.evaluation.truth import Truth
 from gears.files._cache import cached_arrays
 from gears.files._mapped import release, row_blocks
@@ -32,7 +33,6 @@ from gears.graphs._annotation import GeneAnnotation
 from gears.graphs._go import jaccard
 from gears.graphs._knowledge import cosines
 from gears.graphs._similarities import SIMILARITIES, PriorInputs, columns_of, similarity_key, stored_profiles
-from gears.priors._criterion import ChoiceErrors
 from gears.priors._data import PriorData
 from gears.priors._evidence import sample
 from gears.priors._fit import FittedPrior, fit_prior
@@ -88,6 +88,7 @@ def prior_data(pert_data: PertData, conditions: Sequence[Condition], inputs: Pri
         np.array([numbers[group] for group in groups], dtype=np.int64),
         n_kinds,
         type_signs(screen.kinds),
+        None if screen.is_measured_KG is None else np.repeat(screen.is_measured_KG, n_kinds, axis=0),
     )
 
 

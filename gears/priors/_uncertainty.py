@@ -86,6 +86,10 @@ class Uncertainty:
         square_UG = self.spread(sets, change_UG, own_UG, variance_U) ** 2
         if measured is not None:
             square_UG = measured.known_better(row_U, square_UG)
+            if self.covariance.within is not None and (unmeasured_UG := measured.unmeasured(sets)) is not None:
+                # nothing shows the level of a gene in a setting that does not measure it
+                level_G = self.covariance.within.shared * self.gene_G
+                square_UG += np.outer(sizes_of(sets) ** 2, level_G) * unmeasured_UG
         if self.control_G is not None:
             of_control = (1 - self._held(sets, measured)) ** 2 * self._control(sets)
             square_UG += np.where(sizes_of(sets)[:, None] > 0, of_control, 0.0)

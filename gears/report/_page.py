@@ -116,7 +116,8 @@ def verdict_figure(results: Results, model: str) -> Figure | None:
     if differences.empty:
         return None
     rows = differences[(differences["model"] == model) & (differences["subgroup"] == ALL)]
-    metrics = [name for name in DECISIVE if name in set(rows["metric"])]
+    best_of = {name: _best(rows[rows["metric"] == name], name) for name in DECISIVE}
+    metrics = [name for name, best in best_of.items() if len(best)]  # the others are defined for no baseline
     if not metrics:
         return None
     n_columns = min(3, len(metrics))
@@ -125,7 +126,7 @@ def verdict_figure(results: Results, model: str) -> Figure | None:
     panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
     grey = without_range(results.table)
     for ax, name in zip(panels, metrics, strict=False):
-        best = _best(rows[rows["metric"] == name], name)
+        best = best_of[name]
         defined = best["model_mean"].dropna()
         value = f"{defined.iloc[0]:.3g}" if len(defined) else "undefined"
         note = f"\n({NO_RANGE})" if name in grey else ""

@@ -20,9 +20,10 @@ import pandas as pd
 import torch
 
 from gears.conditions import Condition
-from gears.core._messages import count, in_notebook
+from gears.core._messages import count
 from gears.core._numbers import whole_number
 from gears.core._options import divided
+from gears.core._progress import in_notebook
 from gears.data.splits._make import folds_like
 from gears.data.splits._split import Split
 from gears.distributed._devices import one_thread
@@ -327,7 +328,16 @@ def trains_network(options: TrainOptions, config: ModelConfig) -> bool:
 
 
 def fitted_prior(pert_data: PertData, parts: ModelParts, options: TrainOptions) -> FittedPrior | None:
-    """The prior of a model, fitted to the training conditions; None where the options or the model have none."""
+    """The prior of a model, fitted to the training conditions; None where the options or the model have none.
+
+    ValueError for a network over contexts that measure different genes.
+    """
+    if pert_data.screen.is_measured_KG is not None and trains_network(options, parts.config):
+        msg = (
+            "the contexts of this screen measure different genes, of which a network learns nothing: train the prior "
+            "(omit epochs, steps, uncertainty and prior=None), or prepare the screens with genes='shared'"
+        )
+        raise ValueError(msg)
     if options.prior is None or parts.config.no_perturb:
         return None
     return prior_of(pert_data, inputs=parts.inputs)

@@ -143,6 +143,8 @@ def train_head(
     if len(conditions) < FEWEST_CONDITIONS:
         why = f"it needs {FEWEST_CONDITIONS} training conditions, found {len(conditions)}"
         return TrainedHead(fitted, why=why)
+    if pert_data.screen.is_measured_KG is not None:
+        return TrainedHead(fitted, why="contexts measure different genes (genes='shared' allows it)")
     prior = fitted.prior
     inner = inner_predictions(pert_data, conditions, fitted)
     truth = training_truth(pert_data.screen, [conditions[row] for row in inner.rows.tolist()])
@@ -186,7 +188,7 @@ def train_head(
 def prepare_head(pert_data: PertData, fitted: FittedPrior) -> None:
     """Put the predictions that the head is trained on into the screen's cache, before workers start."""
     conditions = perturbed_conditions(pert_data, ("train",))
-    if len(conditions) >= FEWEST_CONDITIONS:
+    if len(conditions) >= FEWEST_CONDITIONS and pert_data.screen.is_measured_KG is None:
         inner_predictions(pert_data, conditions, fitted)
 
 

@@ -125,7 +125,9 @@ def test_a_model_of_cell_gears_is_converted(tmp_path: Path, old: Path, capsys: p
     assert "pert_names" in refused(capsys, "convert", source, by_names, "--names", names, "--overwrite")
 
 
-def test_predictions_of_a_file_and_of_all_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_of_a_file_and_of_all_pairs(
+    tmp_path: Path, quick_workers: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     from anndata import read_h5ad
 
     from gears.published import load_cell_gears_model
@@ -145,8 +147,9 @@ def test_predictions_of_a_file_and_of_all_pairs(tmp_path: Path, capsys: pytest.C
     np.testing.assert_allclose(written.X, expected.expression_UG, atol=1e-6)
     assert set(written.layers) - {None} == {"delta", "cell_sd"}
     value = called(
-        capsys, "predict", tmp_path / "model", "G00", "P1", "P2", "--all-pairs", *common, tmp_path / "b.zarr"
-    )
+        capsys, "predict", tmp_path / "model", "G00", "P1", "P2", "--all-pairs", "--n-at-once", "1", *common,
+        tmp_path / "b.zarr",
+    )  # fmt: skip
     assert value["n_conditions"] == 3
     assert "pass the genes to pair" in refused(
         capsys, "predict", tmp_path / "model", "--all-pairs", *common, tmp_path / "c.h5ad"
@@ -198,3 +201,33 @@ def test_own_graphs_vectors_and_an_ontology(
     )
     again.load("mine")
     assert "GO:0000099" in again.annotation.terms
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["columns named", "columns found"])
+def test_a_column_of_labels_in_the_users_own_spelling(
+    tmp_path: Path, quick_workers: None, capsys: pytest.CaptureFixture[str], *, named: bool
+) -> None:
+    """Prepared, trained, predicted and evaluated under the labels of the user's own table."""
+    from gears import simulated_screen
+
+    adata, _ = simulated_screen(n_genes=40, n_singles=12, n_pairs=10, cells_per_condition=12, n_control=40, seed=1)
+    genes = [[gene for gene in label.split("+") if gene != "ctrl"] for label in adata.obs["condition"]]
+    sign, control, column = ("&", "vehicle", "my_label") if named else ("|", "NT", "perturbation")
+    adata.obs[column] = [sign.join(names) or control for names in genes]
+    del adata.obs["condition"]
+    adata.write_h5ad(tmp_path / "own.h5ad")
+    work = ["--work-dir", tmp_path / "work"]
+    spelling = ["--condition-key", column, "--ctrl-label", control, "--sep", sign] if named else []
+    folder = called(capsys, "prepare", tmp_path / "own.h5ad", *work, *spelling)["folder"]
+    called(capsys, "train", folder, *work, "--save-path", tmp_path / "model", "--device", "cpu", "--epochs", 0)
+    pair = next(names for names in genes if len(names) == 2)
+    labels = [sign.join(pair), f"{pair[0]}{sign}{control}"]
+    rows = called(capsys, "predict", tmp_path / "model", *labels, "--top", 1, "--device", "cpu")
+    assert [row["condition"] for row in rows] == ["+".join(pair), f"{pair[0]}+ctrl"]
+    (tmp_path / "labels.txt").write_text("\n".join(labels))
+    assert called(capsys, "predict", tmp_path / "model", "--file", tmp_path / "labels.txt", "--top", 1) == rows
+    assert called(capsys, "evaluate", tmp_path / "model", folder)["summary"]
+    if named:  # the file alone does not say how its labels are written
+        message = refused(capsys, "evaluate", tmp_path / "model", tmp_path / "own.h5ad", "--work-dir", tmp_path / "x")
+        assert "--condition-key" in message
+        assert "give the folder that it prints" in message

@@ -44,6 +44,24 @@ def test_a_context_is_held_out_with_its_control():
         make_split(PLAIN, "context_held_out")
 
 
+def test_contexts_and_genes_are_held_out_at_once():
+    split = make_split(LABELS, "context_and_gene_held_out", test_contexts="L2", test_pert_genes=["B", "H"])
+    trained = [one for one in split.conditions("train") if not one.is_control]
+    assert {one.context for one in trained} == contexts(split, "val") == {"L1", "L3"}
+    seen = {gene for one in trained for gene in one.genes}
+    assert seen == set(GENES) - {"B", "H"}
+    groups = split.subgroup["test_subgroup"]
+    assert set(groups["unseen_gene"]) == {
+        f"{name} @ {line}" for name in ("B+ctrl", "H+ctrl", "A+B", "A+B+C") for line in ("L1", "L3")
+    }
+    assert set(groups["unseen_gene_and_context"]) == {f"{name} @ L2" for name in ("B+ctrl", "A+B", "A+B+C")}
+    assert {Condition.parse(label).context for label in groups["unseen_context"]} == {"L2"}
+    assert sum(map(len, groups.values())) == sum(not one.is_control for one in split.conditions("test"))
+    drawn = make_split(LABELS, "context_and_gene_held_out", seed=3, train_gene_set_size=0.5)
+    assert len(drawn.subgroup["test_subgroup"]) == 3
+    assert {one.context for one in drawn.conditions("train") if one.is_control} == contexts(drawn, "train")
+
+
 def test_units_are_held_out_one_by_one():
     split = make_split(LABELS, "unit_held_out", seed=1, combo_single_split_test_set_fraction=0.25)
     test = split.conditions("test")

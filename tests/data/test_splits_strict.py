@@ -13,7 +13,7 @@ PAIRS = [f"{a}+{b}" for i, a in enumerate(GENES[:10]) for b in GENES[i + 1 : 10]
 LARGER = ["GX00+GX01+GX15", "GX03+GX04+GX16", "GX02+GX05+GX08+GX17", "GX06+GX07+GX09+GX18"]
 LABELS = ["ctrl", *SINGLES, *PAIRS]
 MIRRORED = [*LABELS, *("+".join(reversed(label.split("+"))) for label in LABELS[1:]), *LARGER]
-KINDS = [name for name in SPLITS if name not in ("custom", "no_split", "context_held_out")]
+KINDS = [name for name in SPLITS if name not in ("custom", "no_split") and not name.startswith("context_")]
 
 
 def train_genes(split: Split) -> set[str]:

@@ -32,7 +32,7 @@ EXECUTE = load_tool()
 NAMES = EXECUTE.names()
 EXPECTED = {
     "campaign", "data", "evaluation", "explain", "from_cell_gears", "main_job", "one_screen", "own_graph",
-    "second_screen", "several_workers",
+    "second_screen", "several_workers", "three_lines",
     "uncertainty",
 }  # fmt: skip
 SMALL = (

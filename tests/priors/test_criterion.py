@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gears.evaluation.metrics._decisive import ChoiceErrors
 from gears.evaluation.truth import Truth
-from gears.priors._criterion import ChoiceErrors, errors_at_slopes
+from gears.priors._data import errors_at_slopes
 
 SLOPES = np.array([1.0, 0.5, 0.8, 1.2])
 N_GENES = 30

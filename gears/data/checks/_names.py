@@ -222,6 +222,40 @@ def _names_of(symbols: set[str], names: Iterable[str], symbol_of: KnownGene) -> 
     return by_symbol
 
 
+def one_spelling(
+    screens: Mapping[str, tuple[Sequence[str], Sequence[str]]], symbol_of: KnownGene | None
+) -> dict[str, dict[str, str]]:
+    """Measured genes of each screen, given with their ids, that another screen names otherwise, and their common name.
+
+    Ensembl identifiers lose their version, and take the name that a screen gives to that id; aliases take the symbol.
+    Where a screen measures two names of a gene, all keep theirs.
+    """
+    name_of_id = {
+        _plain_id(gene_id): name
+        for names, ids in screens.values()
+        for name, gene_id in zip(names, ids, strict=True)
+        if _ENSEMBL.fullmatch(gene_id) and not _ENSEMBL.fullmatch(name)
+    }
+    meant: dict[str, dict[str, list[str]]] = {}
+    for screen, (names, _) in screens.items():
+        for name in names:
+            plain = name_of_id.get(_plain_id(name), _plain_id(name))
+            symbol = None if symbol_of is None else symbol_of(plain)
+            by_screen = meant.setdefault(symbol if isinstance(symbol, str) else plain, {})
+            by_screen.setdefault(screen, []).append(name)
+    renamed: dict[str, dict[str, str]] = {screen: {} for screen in screens}
+    for common, by_screen in meant.items():
+        if all(len(names) == 1 for names in by_screen.values()) and len({names[0] for names in by_screen.values()}) > 1:
+            for screen, (name,) in by_screen.items():
+                renamed[screen] |= {name: common} if name != common else {}
+    return renamed
+
+
+def _plain_id(name: str) -> str:
+    """An Ensembl identifier without its version; any other name unchanged."""
+    return name.partition(".")[0] if _ENSEMBL.fullmatch(name) else name
+
+
 def with_names(label: str, renamed: Mapping[str, str]) -> str:
     """A label in the published form with other names of its genes ("KMT2A+ctrl" for "MLL+ctrl")."""
     return SEPARATOR.join(renamed.get(token.strip(), token) for token in label.split(SEPARATOR))

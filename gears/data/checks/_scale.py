@@ -161,6 +161,12 @@ def _by_library_sizes(cells: list[np.ndarray]) -> str | None:
     return fitting[0] if len(fitting) == 1 else None
 
 
+def library_size(matrix: sparse.csr_matrix) -> float | None:
+    """Sum of a cell before log1p, where all cells looked at have the same; None where they differ."""
+    sums = np.array([TO_LINEAR[LOG1P](cell).sum() for cell in _sample(matrix)])
+    return float(np.median(sums)) if len(sums) and np.ptp(sums) < MOST_VARIED * sums.max() else None
+
+
 def scale_findings(
     matrix: sparse.csr_matrix, scale: str | None, layer: str | None, elsewhere: Callable[[], str], *, normalize: bool
 ) -> list[Finding]:

@@ -30,6 +30,7 @@ class ModelContexts:
     contexts: tuple[str, ...]
     kinds: tuple[str, ...]
     control_mean_KG: np.ndarray  # mean of each context's control cells, (K, G), one row without contexts
+    is_measured_KG: np.ndarray | None = None  # which genes each context measures, bool; None where all measure all
 
     def __post_init__(self) -> None:
         if len(self.control_mean_KG) != max(1, len(self.contexts)):
@@ -90,10 +91,18 @@ class ModelContexts:
         """Control mean of each condition's context, (U, G)."""
         return self.control_mean_KG[[self.numbers(condition)[0] for condition in conditions]]
 
+    def is_measured(self, conditions: Sequence[Condition]) -> np.ndarray | None:
+        """Which genes are measured in each condition's context, (U, G) bool; None where all are."""
+        if self.is_measured_KG is None:
+            return None
+        return self.is_measured_KG[[self.numbers(condition)[0] for condition in conditions]]
+
     def to_dict(self) -> dict[str, Any]:
         """Names as plain values for JSON; the means go into a file of arrays."""
         return {"contexts": list(self.contexts), "kinds": list(self.kinds)}
 
     @classmethod
-    def from_dict(cls, names: Mapping[str, Any], control_mean_KG: np.ndarray) -> ModelContexts:
-        return cls(tuple(names["contexts"]), tuple(names["kinds"]), control_mean_KG)
+    def from_dict(
+        cls, names: Mapping[str, Any], control_mean_KG: np.ndarray, is_measured_KG: np.ndarray | None = None
+    ) -> ModelContexts:
+        return cls(tuple(names["contexts"]), tuple(names["kinds"]), control_mean_KG, is_measured_KG)

@@ -7,7 +7,7 @@ import dataclasses
 import importlib.metadata
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +21,11 @@ from gears.data.screen._cells import CellMatrix, map_array
 from gears.data.screen._moments import moment_blocks
 from gears.data.screen._spelling import Spelling
 from gears.data.screen._statistics import (
+    MEASURED,
     PAIRED,
     STATISTICS,
     ConditionStatistics,
+    fill_unmeasured,
     moment_tables,
     rank_genes,
     statistics_of,
@@ -65,8 +67,18 @@ def screen_hash(draft: ScreenDraft) -> str:
     return content_hash(SCREEN.version, list(matrix.shape), *arrays, draft.labels.labels, *frames, options)
 
 
-def write_screen(folder: Path, draft: ScreenDraft, key: str, *, workers: int = 1) -> None:
-    """Fill an empty folder with everything that a prepared screen holds; `key` is its hash."""
+def write_screen(
+    folder: Path,
+    draft: ScreenDraft,
+    key: str,
+    *,
+    workers: int = 1,
+    is_measured: Mapping[str, np.ndarray] | None = None,
+) -> None:
+    """Fill an empty folder with everything that a prepared screen holds; `key` is its hash.
+
+    `is_measured` says which genes, (G,) bool, each context measures, where these differ.
+    """
     table, parameters = draft.settings, draft.options.to_dict()
     assert table is not None
     gene_names = draft.var["gene_name"].astype(str).tolist()
@@ -76,7 +88,7 @@ def write_screen(folder: Path, draft: ScreenDraft, key: str, *, workers: int = 1
     # several processes share the written cells, and batches are parts of them
     if workers > 1 or len(table.batches) > 1:
         cells = CellMatrix(folder / "cells", draft.matrix.shape[1])
-    statistics = _written_statistics(folder, cells, table, workers)
+    statistics = _written_statistics(folder, cells, table, workers, is_measured)
     if not parameters["skip_calc_de"]:
         ranking = rank_genes(statistics, gene_names)
         (folder / "de").mkdir()
@@ -131,7 +143,11 @@ def write_screen(folder: Path, draft: ScreenDraft, key: str, *, workers: int = 1
 
 
 def _written_statistics(
-    folder: Path, cells: sparse.csr_matrix | CellMatrix, table: SettingTable, workers: int
+    folder: Path,
+    cells: sparse.csr_matrix | CellMatrix,
+    table: SettingTable,
+    workers: int,
+    is_measured: Mapping[str, np.ndarray] | None = None,
 ) -> ConditionStatistics:
     """Write the moments of all conditions, block by block where there is one batch; the tables as mapped files."""
     target, control_of = folder / "statistics", controls_of(table.conditions)
@@ -139,6 +155,11 @@ def _written_statistics(
     if len(table.batches) > 1:
         ids = table.cell_condition
         statistics, control_mean_BG = statistics_of(cells, ids, control_of, table.cell_batch, workers=workers)
+        if is_measured is not None:
+            contexts = sorted(is_measured)
+            is_measured_KG = np.array([is_measured[name] for name in contexts])
+            fill_unmeasured(statistics, is_measured_KG, np.array([contexts.index(c.context) for c in table.conditions]))
+            np.save(folder / f"{MEASURED}.npy", is_measured_KG)
         np.save(folder / "cells" / "batch.npy", table.cell_batch)
         np.save(target / "control_mean.npy", control_mean_BG)
         for name in (*STATISTICS, *PAIRED):

@@ -19,7 +19,16 @@ from gears.data.screen._cells import CellMatrix, map_array
 from gears.data.screen._contexts import ModelContexts
 from gears.data.screen._files import array_path, controls_of, read_manifest, read_tables
 from gears.data.screen._spelling import Spelling
-from gears.data.screen._statistics import PAIRED, STATISTICS, ConditionStatistics, DERanking, rank_genes, statistics_of
+from gears.data.screen._statistics import (
+    MEASURED,
+    PAIRED,
+    STATISTICS,
+    ConditionStatistics,
+    DERanking,
+    fill_unmeasured,
+    rank_genes,
+    statistics_of,
+)
 from gears.files._manifest import MANIFEST
 from gears.files._paths import user_path
 from gears.files.formats import check_file, content_hash, read_json
@@ -257,6 +266,27 @@ class PreparedScreen(Shown):
         alike = [other for other in self.conditions if {*other.genes} & {*unknown.genes}]
         return suggestion(unknown.name, alike, "it has")
 
+    # Genes that some contexts do not measure
+
+    @cached_property
+    def is_measured_KG(self) -> np.ndarray | None:
+        """Which genes each of :attr:`contexts` measures, (K, G) bool; None where all measure all.
+
+        What statistics hold of other genes is no measurement (:func:`fill_unmeasured`).
+        """
+        if array_path(self.manifest, MEASURED) not in self.manifest["files"]:
+            return None
+        return np.asarray(self._array(MEASURED))
+
+    def is_measured(self, conditions: Sequence[Condition]) -> np.ndarray | None:
+        """Which genes were measured in each condition of the whole screen, (U, G) bool; None where all were."""
+        return self.model_contexts.is_measured(conditions)
+
+    @property
+    def unmeasured(self) -> np.ndarray:
+        """Genes that a single setting does not measure, ascending; none of a whole screen."""
+        return np.zeros(0, dtype=np.int64)
+
     # Cells
 
     @cached_property
@@ -337,7 +367,11 @@ class PreparedScreen(Shown):
 
     @cached_property
     def _computed(self) -> tuple[ConditionStatistics, np.ndarray]:
-        return statistics_of(self.cells, self.cell_condition, self.control_of, self.cell_batch)
+        found = statistics_of(self.cells, self.cell_condition, self.control_of, self.cell_batch)
+        if self.is_measured_KG is not None:
+            context_C = [self.contexts.index(condition.context) for condition in self.conditions]
+            fill_unmeasured(found[0], self.is_measured_KG, np.array(context_C))
+        return found
 
     @cached_property
     def statistics(self) -> ConditionStatistics:
@@ -391,7 +425,8 @@ class PreparedScreen(Shown):
     def model_contexts(self) -> ModelContexts:
         """Names of the contexts and types, and the mean of each context's control cells."""
         ids = [self.id_of(Condition((), name)) for name in self.contexts or ("",)]
-        return ModelContexts(self.contexts, self.kinds, np.asarray(self.statistics.mean[ids]))
+        means_KG = np.asarray(self.statistics.mean[ids])
+        return ModelContexts(self.contexts, self.kinds, means_KG, self.is_measured_KG)
 
     # Parts of the screen
 
@@ -451,6 +486,7 @@ class SettingView(PreparedScreen):
     """
 
     contexts = kinds = ()
+    is_measured_KG = None  # of the whole; :attr:`unmeasured` is that of this context
 
     def __init__(self, parent: PreparedScreen, context: str, kind: str) -> None:
         self.parent, self.context, self.kind = parent, context, kind
@@ -475,6 +511,13 @@ class SettingView(PreparedScreen):
         """The screen's own spellings without context and type, L."""
         condition = self.parent.condition_of_label
         return [label.removesuffix(condition[label].suffix) for label in super().labels]
+
+    @property
+    def unmeasured(self) -> np.ndarray:
+        """Genes that the context does not measure, ascending."""
+        if self.parent.is_measured_KG is None:
+            return np.zeros(0, dtype=np.int64)
+        return np.flatnonzero(~self.parent.is_measured_KG[self.parent.contexts.index(self.context)])
 
     @cached_property
     def statistics(self) -> ConditionStatistics:

@@ -30,10 +30,16 @@ class Spelling:
 
     @classmethod
     def of(cls, controls: Iterable[str], sep: str | None, published: Mapping[str, str]) -> Spelling:
-        """Of a screen, from the published form of each of its own labels."""
+        """Of a screen, from the published form of each of its own labels.
+
+        Another sign than `sep` that joins its combinations takes the place of `sep`.
+        """
         labels: dict[str, str] = {}
-        spelling = cls(tuple(controls), sep, labels)
         conditions = {own.strip(): Condition.parse(label) for own, label in published.items()}
+        several = {own: set(condition.genes) for own, condition in conditions.items() if len(condition) > 1}
+        if not any(set(own.split(sep)) == genes for own, genes in several.items()):
+            sep = next((sign for own, genes in several.items() for sign in SIGNS if set(own.split(sign)) == genes), sep)
+        spelling = cls(tuple(controls), sep, labels)
         for own, condition in sorted(conditions.items(), key=lambda one: (len(one[1]), len(one[0]))):
             if spelling._read(own) != condition:
                 labels[own] = condition.name

@@ -22,6 +22,9 @@ STATISTICS = ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below")
 PAIRED = ("v2", "v3", "v4")
 """Tables of screens whose controls are matched by experimental batch within a context."""
 
+MEASURED = "statistics/measured"
+"""Table of screens with contexts that do not measure all genes: which genes each measures, (K, G) bool."""
+
 N_RANKED = 200
 """Genes of a ranking that are kept with a prepared screen."""
 TIE_DIGITS = 9
@@ -213,6 +216,21 @@ def statistics_of(
     for name, table in merged.items():
         table[single] = last[name][single]
     return ConditionStatistics(n=own.n.astype(np.float64), **merged, control_of=control_of), control_mean_BG
+
+
+def fill_unmeasured(statistics: ConditionStatistics, is_measured_KG: np.ndarray, context_C: np.ndarray) -> None:
+    """Put the control cells of other contexts, in place, where the context of a condition does not measure a gene.
+
+    The mean over the contexts that measure it stands for mean and moments, so that no change is shown. `context_C` is
+    the context of each condition.
+    """
+    controls_K = np.array([statistics.control_of[np.argmax(context_C == k)] for k in range(len(is_measured_KG))])
+    n_G = is_measured_KG.sum(axis=0)
+    for name in STATISTICS[1:6]:
+        table = getattr(statistics, name)
+        mean_G = (table[controls_K] * is_measured_KG).sum(axis=0) / n_G
+        for context, is_measured_G in enumerate(is_measured_KG):
+            table[np.ix_(context_C == context, ~is_measured_G)] = mean_G[~is_measured_G]
 
 
 def moment_tables(moments: ConditionMoments) -> Iterator[tuple[str, np.ndarray]]:

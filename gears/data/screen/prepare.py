@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gears.core._findings import refusal
-from gears.core._messages import brief, nearest, shorten
+from gears.core._findings import Finding, errors, refusal
+from gears.core._messages import brief, count, nearest, shorten
 from gears.core._numbers import whole_number
-from gears.core._options import anything, option, options, switch, whole
+from gears.core._options import anything, one_of, option, options, switch, whole
 from gears.data.checks._names import KnownGene
 from gears.data.checks._options import ProcessingOptions
-from gears.data.checks._survey import REFUSED, check_screen
+from gears.data.checks._survey import REFUSED, ScreenDraft, check_screen
 from gears.data.reading._by_dask import cluster, from_dask, lazy_screen
 from gears.data.reading._download import FOLDER, PUBLISHED_FILES, PUBLISHED_OPTIONS, published_screen
 from gears.data.reading._guides import add_guides
 from gears.data.reading._open import SUFFIXES, in_reach, kind_of, name_of, open_lean, open_screen, refuse_address
 from gears.data.screen._files import H5AD, is_prepared, screen_hash, write_screen
 from gears.data.screen._prepared import PreparedScreen
+from gears.data.screen._several import check_sources, differences, options_of_prepared, together
 from gears.files._atomic import clean_leftovers, locked, need_space, new_folder
 from gears.files._manifest import MANIFEST
 from gears.files._paths import named, user_path
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
     from anndata import AnnData
 
@@ -34,6 +36,7 @@ logger = logging.getLogger(__name__)
 BYTES_PER_VALUE = 16
 """Of a prepared screen on disk: value and gene, in the mapped cells and in the h5ad file."""
 
+REFUSED_SEVERAL = "these screens cannot be put together"
 PUBLISHED_SCREENS = tuple(PUBLISHED_FILES)
 
 
@@ -44,6 +47,11 @@ class LoadOptions(ProcessingOptions):
     # fmt: off
     _: KW_ONLY
     drop_unmapped: bool = option(False, switch(), help="exclude conditions with a gene that the annotation lacks")
+    screens: Mapping[str, Any] | None = option(None, anything(), command="",
+        help="""screens by name that are put together as the contexts of one, under the name data_name: AnnData, files,
+        prepared folders or PertData""")
+    genes: str = option("shared", one_of(["shared", "all"]), command="",
+        help="genes of several screens: shared, those that all of them measure, or all, those that any of them does")
     # fmt: on
 
 
@@ -69,7 +77,13 @@ class LoadCall(LoadOptions):
 
 
 def prepare_screen(
-    adata: AnnData, folder: str | Path, *, workers: int = 1, is_gene: KnownGene | None = None, **processing: Any
+    adata: AnnData,
+    folder: str | Path,
+    *,
+    workers: int = 1,
+    is_gene: KnownGene | None = None,
+    is_measured: Mapping[str, np.ndarray] | None = None,
+    **processing: Any,
 ) -> PreparedScreen:
     """Check a screen and write it as a prepared folder; ValueError lists every problem of one that cannot be used.
 
@@ -80,6 +94,7 @@ def prepare_screen(
     `workers`: processes that compute the statistics (the result does not depend on it).
     `is_gene`: symbol of a gene that the annotation knows, None for other tokens of labels; outside the style "gears"
         these must be measured genes.
+    `is_measured`: which genes, (G,) bool, each context measures, where these differ; the values of others are not used.
     `processing`: see :class:`ProcessingOptions`.
     """
     settings, workers = ProcessingOptions.from_mapping(processing), whole_number("workers", workers)
@@ -110,7 +125,7 @@ def prepare_screen(
             logger.debug("removed what an interrupted preparation left behind: %s", shorten(left))
         need_space(folder, BYTES_PER_VALUE * draft.matrix.nnz)
         with new_folder(folder) as temporary:
-            write_screen(temporary, draft, key, workers=workers)
+            write_screen(temporary, draft, key, workers=workers, is_measured=is_measured)
         return PreparedScreen.open(folder)
 
 
@@ -151,6 +166,8 @@ def obtain_screen(data_path: Path, load: LoadCall, is_gene: Callable[[], KnownGe
     the function of :func:`prepare_screen`; it is called only where it is needed. FileNotFoundError or ValueError
     if nothing is there, or it cannot be used.
     """
+    if load.screens is not None:
+        return _obtain_several(data_path, load, is_gene())
     settings, data_name, place = load.only(ProcessingOptions), load.data_name, load.data_path
     processing, workers = settings.given(), load.workers or 1
     if load.guides is not None:  # the targets are those of its guides
@@ -186,6 +203,50 @@ def obtain_screen(data_path: Path, load: LoadCall, is_gene: Callable[[], KnownGe
         controls = processing.pop("ctrl_label", None)
         adata = add_guides(open_screen(source), load.guides, load.guide_targets, ctrl_label=controls)
     return prepare_screen(adata, data_path / name, is_gene=is_gene(), workers=workers, **processing)
+
+
+def _obtain_several(data_path: Path, load: LoadCall, is_gene: KnownGene) -> PreparedScreen:
+    """Several screens as contexts of one, prepared as the folder `data_name`."""
+    sources = check_sources(load.screens)
+    if load.data_name is None or load.data_path is not None or load.guides is not None or load.dask is not None:
+        msg = "several screens take data_name, the name of the whole, and neither data_path, guides nor dask"
+        raise ValueError(msg)
+    settings, folder = load.only(ProcessingOptions), data_path / folder_name(load.data_name)
+    if settings.context_key is not None or settings.pool_cell_types:
+        msg = "each of several screens is one context; omit context_key and pool_cell_types"
+        raise ValueError(msg)
+    for name, source in sources.items():  # all before one of them is read
+        if isinstance(source, str | Path):
+            sources[name] = locate_screen(source, data_path)
+    drafts, problems = {}, []
+    for name, source in sources.items():
+        try:
+            drafts[name] = draft = _draft(source, settings, data_path, is_gene)
+        except (ValueError, OSError, TypeError) as error:
+            problems.append(Finding("unreadable", f"{name}: {error}"))
+            continue
+        problems += [replace(finding, what=f"{name}: {finding.what}") for finding in errors(draft.findings)]
+        logger.info("screen %s: %s x %s", name, count(draft.n_cells, "cell"), count(draft.n_genes, "gene"))
+        draft.log()
+    if message := refusal(REFUSED_SEVERAL, problems or differences(drafts)):
+        raise ValueError(message)
+    several = together(drafts, settings, is_gene, load.genes)
+    del drafts
+    more: dict[str, Any] = {"is_measured": several.is_measured, **several.options.changed()}
+    return prepare_screen(several.adata, folder, is_gene=is_gene, workers=load.workers or 1, **more)
+
+
+def _draft(source: Any, options: ProcessingOptions, near: Path, is_gene: KnownGene) -> ScreenDraft:
+    """One of several screens, checked as if it were alone."""
+    screen = getattr(source, "whole_screen", source)
+    if isinstance(screen, Path) and is_prepared(screen):
+        screen = PreparedScreen.open(screen)
+    if isinstance(screen, PreparedScreen):
+        options = options_of_prepared(screen, options)
+        adata = open_lean(screen.checked_file(H5AD), None, near)
+        return check_screen(adata if screen.cell_ids is None else adata[screen.cell_ids], options, is_gene=is_gene)
+    adata = open_lean(source_in(screen), options.layer, near) if isinstance(screen, Path) else in_reach(screen, near)
+    return check_screen(from_dask(adata, options.layer, near), options, is_gene=is_gene)
 
 
 def make_data_path(data_path: str | Path) -> Path:

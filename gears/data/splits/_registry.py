@@ -138,7 +138,7 @@ class SplitOptions(Options):
     only_test_set_perts: bool = option(False, switch(),
         help="hold out nothing but test_perts (simulation types)")
     test_pert_genes: str | Sequence[str] | None = option(None, anything(),
-        help="genes to hold out (combo_seen0, combo_seen1, single)")
+        help="genes to hold out (combo_seen0, combo_seen1, single, gene_held_out, context_and_gene_held_out)")
     split_dict_path: str | Path | None = option(None, text().or_none(),
         help="JSON file with the parts of a custom split")
     _: KW_ONLY
@@ -158,7 +158,7 @@ class SplitOptions(Options):
         help="""shares of the control cells that train, validate and test, such as 0.8, 0.1, 0.1: training then never
         sees the others; by default all control cells serve every part, as published""")
     test_contexts: str | Sequence[str] | None = option(None, anything(),
-        help="contexts to hold out (context_held_out); one drawn by the seed by default")
+        help="contexts to hold out (context_held_out, context_and_gene_held_out); one drawn by the seed by default")
     # fmt: on
 
     def check_together(self) -> None:

@@ -231,10 +231,30 @@ def subgroup_name(condition: Condition, seen_genes: Collection[str]) -> str:
     return f"combo_seen{seen}_of_{len(condition)}"
 
 
-def subgroup_names(conditions: Iterable[Condition], fitted: Iterable[Condition]) -> list[str]:
-    """Subgroup of each condition, counted from the genes of the conditions that a model was fitted to."""
-    seen = {gene for condition in fitted for gene in condition.genes}
-    return [subgroup_name(condition, seen) for condition in conditions]
+def subgroup_names(conditions: Sequence[Condition], fitted: Iterable[Condition]) -> list[str]:
+    """Subgroup of each condition, counted from the genes of the conditions that a model was fitted to.
+
+    Where some of them are in contexts that it was fitted to and others are not, the subgroups are the situations
+    "unseen_gene", "unseen_context" and "unseen_gene_and_context" ("seen": neither is new).
+
+    Examples
+    --------
+    >>> conditions = [Condition((gene,), line) for line in ("L1", "L2") for gene in ("A", "B")]
+    >>> subgroup_names(conditions, conditions[:1])
+    ['seen', 'unseen_gene', 'unseen_context', 'unseen_gene_and_context']
+    """
+    known = list(fitted)
+    seen, contexts = {gene for condition in known for gene in condition.genes}, {one.context for one in known}
+    is_new = [one.context not in contexts for one in conditions if not one.is_control]
+    if all(is_new) or not any(is_new):
+        return [subgroup_name(condition, seen) for condition in conditions]
+    return [CONTROL_LABEL if one.is_control else _situation(one, seen, contexts) for one in conditions]
+
+
+def _situation(condition: Condition, seen_genes: Collection[str], seen_contexts: Collection[str]) -> str:
+    is_new = (not set(condition.genes) <= set(seen_genes), condition.context not in seen_contexts)
+    new = [name for name, unseen in zip(("gene", "context"), is_new, strict=True) if unseen]
+    return f"unseen_{'_and_'.join(new)}" if new else "seen"
 
 
 def perturbed_in(split: Split | None, part: str) -> list[Condition]:

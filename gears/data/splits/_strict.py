@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,6 +17,7 @@ from gears.conditions import Condition
 from gears.core._messages import unknown_name
 from gears.data.splits._as_published import given_combinations
 from gears.data.splits._registry import STRICT, Draw, Labels, SplitOptions, names_from, register_split
+from gears.data.splits._split import subgroup_names
 
 VALIDATION_SHARE = 0.1
 
@@ -300,10 +302,19 @@ def draw_fold(labels: Labels, arguments: SplitOptions) -> Draw:
 )
 def draw_context(labels: Labels, arguments: SplitOptions) -> Draw:
     """Test: the given contexts, or one that the seed chooses. Their controls do not train either."""
+    chosen = _held_out_contexts(labels, arguments)
+    test = [condition for condition in labels.conditions if condition.context in chosen]
+    rest = without(labels.conditions, test)
+    val = pick_share(generator(arguments.seed, VAL), rest)
+    return _with_controls(labels, test, val, chosen)
+
+
+def _held_out_contexts(labels: Labels, arguments: SplitOptions) -> set[str]:
+    """The given contexts, or one that the seed chooses."""
     contexts = sorted({condition.context for condition in labels.conditions if condition.context})
     if len(contexts) < 2:
         msg = (
-            f"split 'context_held_out' needs a screen with two contexts or more; found {contexts or 'none'}: "
+            f"split {arguments.split!r} needs a screen with two contexts or more; found {contexts or 'none'}: "
             "prepare the screen with context_key="
         )
         raise ValueError(msg)
@@ -311,11 +322,36 @@ def draw_context(labels: Labels, arguments: SplitOptions) -> Draw:
     for name in given or ():
         if name not in contexts:
             raise ValueError(unknown_name("context", name, contexts))
-    chosen = set(given or pick(generator(arguments.seed, TEST), contexts, 1))
-    test = [condition for condition in labels.conditions if condition.context in chosen]
-    rest = without(labels.conditions, test)
-    val = pick_share(generator(arguments.seed, VAL), rest)
-    return _with_controls(labels, test, val, chosen)
+    return set(given or pick(generator(arguments.seed, TEST), contexts, 1))
+
+
+@register_split(
+    "context_and_gene_held_out",
+    "Whole contexts and, in the others, genes are held out: new genes, new contexts, and both new at once.",
+    uses=("test_contexts", "train_gene_set_size", "test_pert_genes"),
+    needs="The screen needs two contexts or more, and a gene to test beside those that validate and train",
+    exact=True,
+    by_setting=True,
+)
+def draw_context_and_gene(labels: Labels, arguments: SplitOptions) -> Draw:
+    """Test: everything in the held-out contexts, and the held-out genes in the others.
+
+    Validation holds out single conditions whose genes train in another condition, as long as there are such.
+    """
+    chosen = _held_out_contexts(labels, arguments)
+    genes = genes_of(labels.conditions)
+    given = names_from(arguments.test_pert_genes, genes, "perturbed gene")
+    test_genes = given or pick_share(generator(arguments.seed, TEST, 1), genes, 1 - arguments.train_gene_set_size)
+    new_genes = set(touched(labels.conditions, test_genes))
+    test = [one for one in labels.conditions if one.context in chosen or one in new_genes]
+    rest, rng = without(labels.conditions, test), generator(arguments.seed, VAL)
+    val = pick_keeping_genes(rng, rest, rest, n_of(VALIDATION_SHARE, len(rest))) or pick_share(rng, rest)
+    draw = _with_controls(labels, test, val, chosen)
+    groups: dict[str, list[str]] = {}
+    names = subgroup_names(test, without(rest, val))
+    for condition, name in zip(test, names, strict=True):
+        groups.setdefault(name, []).extend(labels.spelled([condition]))
+    return replace(draw, subgroup={"test_subgroup": groups})
 
 
 @register_split(

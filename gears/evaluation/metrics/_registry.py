@@ -174,6 +174,9 @@ def condition_metrics(
         (U, M) float64. All values of a row are NaN if a prediction of the row is not finite.
     """
     predicted_UG = _checked(predicted_UG, truth)
+    if len(truth.unmeasured):
+        sd_UG = None if sd_UG is None else np.delete(sd_UG, truth.unmeasured, axis=1)
+        predicted_UG, truth = np.delete(predicted_UG, truth.unmeasured, axis=1), truth.over_measured
     if mask_target:
         return _without_targets(predicted_UG, truth, names, sd_UG)
     finite_U = np.isfinite(predicted_UG).all(axis=1)
@@ -228,8 +231,8 @@ def _without_targets(
 
 def set_metrics(predicted_UG: np.ndarray, truth: Truth, names: Sequence[str] = ("spread",)) -> dict[str, float]:
     """Metrics that are one number for a set of conditions, by name."""
-    predicted_UG = _checked(predicted_UG, truth)
-    values = {}
+    predicted_UG = np.delete(_checked(predicted_UG, truth), truth.unmeasured, axis=1)
+    truth, values = truth.over_measured, {}
     for name in names:
         metric = get_metric(name)
         if metric.scope != "set":
