@@ -114,6 +114,15 @@ def add_workers(parser: CommandParser) -> None:
     group.add_argument("--dask", metavar="ADDRESS", help=text)
 
 
+def check_output_of(options: Any) -> None:
+    """Raise for an OUTPUT that exists or is no CSV, before work begins."""
+    if options.output is not None:
+        if not options.output.endswith(".csv"):
+            msg = f"the output is a CSV file; found {options.output!r}: give a name that ends in .csv"
+            raise ValueError(msg)
+        check_output(options.output, options.overwrite)
+
+
 def workers_of(options: Any) -> dict[str, Any]:
     """The arguments `gpu_ids`, `n_at_once` and `dask`."""
     return {"gpu_ids": gpu_ids_of(options), "n_at_once": options.n_at_once, "dask": options.dask}

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gears.cli._design import check_output_of
 from gears.cli._parser import CommandParser, show
-from gears.cli._screens import gpu_ids_of
+from gears.cli._screens import check_output_of, gpu_ids_of
 from gears.core._messages import count
 from gears.files._paths import need_file, user_path
 from gears.files.formats import read_json, write_json, write_text
