@@ -112,6 +112,8 @@ JOBS = {
                  {"sizes": (1000,)}),
     "scale_large": Job("scale.scale_large", "sizes beyond memory, through every stage", "hours",
                        {"sizes": ("conditions",)}),
+    "packs": Job("packs.packs", "moment packs against prepared cells: time, memory, bytes moved, size", "20 min",
+                 {"cells": (400,), "genes": 60, "conditions": 8, "forms": ("cells", "pack")}),
     "stages": Job("scale.stages", "CPU seconds of every stage at Norman's size, imports apart", "20 min"),
     "memory": Job("scaling.memory", "memory of 1, 2 and 4 workers on one screen", "5 min",
                   {"cells": 9000, "genes": 300, "workers": (2,)}),

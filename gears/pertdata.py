@@ -23,7 +23,7 @@ from gears.data.splits._make import prepare_split
 from gears.data.splits._registry import SplitOptions
 from gears.data.splits._split import Split, part_screens
 from gears.distributed._log import shown
-from gears.files._paths import FolderPath, named, need_files, user_path
+from gears.files._paths import FolderPath, check_output, named, need_files, user_path
 from gears.graphs._annotation import annotation_from
 from gears.graphs._nodes import PerturbationNodes, graph_genes, read_gene_set, with_annotated_genes
 
@@ -204,7 +204,7 @@ class PertData(Shown):
         """Log one line about the screen."""
         screen = self.whole_screen
         n_perturbed = sum(not condition.is_control for condition in screen.conditions)
-        cells = f"{count(len(screen.cells), 'cell')} ({len(screen.control_cells)} control)"
+        cells = f"{count(screen.n_cells, 'cell')} ({int(screen.statistics.n[screen.control_ids].sum())} control)"
         size = f"{count(len(screen.gene_names), 'gene')}, {count(n_perturbed, 'condition')}"
         logger.info("loaded %s: %s x %s", self.dataset_name, cells, size)
 
@@ -240,7 +240,8 @@ class PertData(Shown):
             become isolated nodes.
         **processing
             Options of :class:`gears.data.ProcessingOptions`: normalize, layer, min_cells, style, ...; and
-            `workers`, the number of processes that read the cells.
+            `workers`, the number of processes that read the cells, and `moments`, a moment pack to write instead of
+            the cells (:meth:`write_moments`).
 
         Raises
         ------
@@ -365,7 +366,7 @@ class PertData(Shown):
 
         Parameters
         ----------
-        data_name, data_path, guides, guide_targets, workers, dask, drop_unmapped, screens, genes
+        data_name, data_path, guides, guide_targets, workers, dask, moments, drop_unmapped, screens, genes
             See :class:`gears.data.screen.prepare.LoadCall`.
         normalize, ..., skip_calc_de
             Options of :class:`gears.data.ProcessingOptions`; None is that class's default, or the value that a prepared
@@ -463,6 +464,31 @@ class PertData(Shown):
         self.seed = split.seed
         logger.info("split %s, seed %s: %s", split.name, split.seed, split.sizes())
         return summary
+
+    def write_moments(self, path: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the screen as a moment pack: a small file for everything but cells, that ``load(data_path=...)`` opens.
+
+        :func:`anndata.read_h5ad` opens it, too: a row for each condition, context, type and experimental batch, ``X``
+        the mean, layers the central moments. ``load(..., moments=path)`` writes one without preparing the cells.
+
+        Parameters
+        ----------
+        path
+            An h5ad file, or a zarr store (``.zarr``).
+        overwrite
+            Replace an existing file.
+        """
+        from gears.data.screen._packs import pack_of
+
+        check_output(path, overwrite)
+        return pack_of(self.whole_screen).write(path, overwrite=overwrite)
+
+    @staticmethod
+    def merge_moments(paths: Sequence[str | Path], out: str | Path, *, overwrite: bool = False) -> Path:
+        """Write the moment pack of several packs of one screen (:func:`gears.data.screen._merging.merge_moments`)."""
+        from gears.data.screen._merging import merge_moments
+
+        return merge_moments(paths, out, overwrite=overwrite)
 
     def without_cells(self) -> PertData:
         """The same without what it has read into memory: light to send to another process, which opens the folder."""

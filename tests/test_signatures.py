@@ -36,7 +36,8 @@ BESIDE = {
     GEARS.evaluate: {"part", "baselines", "embedding", "name", "report", "shown"},
     PertData.__init__: {"data_path"},
     PertData.load: {
-        "data_name", "data_path", "drop_unmapped", "guides", "guide_targets", "workers", "dask", "screens", "genes",
+        "data_name", "data_path", "drop_unmapped", "guides", "guide_targets", "workers", "dask", "moments", "screens",
+        "genes",
     },
     PertData.prepare_split: set(),
 }  # fmt: skip

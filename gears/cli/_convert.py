@@ -66,7 +66,7 @@ def _screen(options: Any) -> tuple[dict[str, Any], str]:
         path = user_path(options.output) / f"{data.dataset_name}-{options.split}-{options.seed}.json"
         value["split"] = str(data.split.save(path, overwrite=options.overwrite))
     n_perturbed = len(data.screen.conditions) - 1
-    value |= {"n_cells": len(data.screen.cells), "n_conditions": n_perturbed, "n_nodes": len(data.pert_names)}
+    value |= {"n_cells": data.screen.n_cells, "n_conditions": n_perturbed, "n_nodes": len(data.pert_names)}
     lines = [f"screen  {value['folder']}: {value['n_cells']} cells, {n_perturbed} perturbed conditions"]
     if value["split"]:
         lines.append(f"split   {value['split']} (gears train ... --split custom --split-dict-path {value['split']})")

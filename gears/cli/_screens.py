@@ -43,6 +43,7 @@ N_NEAR = 8
 PREPARE_EPILOG = """examples:
   gears prepare screen.h5ad                                       (into gears_data/screen)
   gears prepare screen.h5ad --work-dir data --min-cells 10
+  gears prepare screen.zarr --moments screen.moments.h5ad --dask tcp://HOST:8786
   gears prepare filtered_feature_bc_matrix --guides calls.csv \\
       --guide-targets features.csv --normalize
   gears prepare lines --screens K562=k562.h5ad RPE1=rpe1.h5ad     (contexts of one screen)
@@ -224,7 +225,8 @@ def _report(options: Any, processing: dict[str, Any], annotation: GeneAnnotation
     from gears.data.checks._report import inspect_screen, summarise
     from gears.data.reading._open import open_screen
     from gears.data.screen._files import is_prepared
-    from gears.data.screen.prepare import locate_screen, source_in
+    from gears.data.screen._packs import is_pack
+    from gears.data.screen.prepare import locate_screen, open_pack, source_in
 
     is_gene = (annotation if options.obo is None else annotation.with_ancestors(options.obo)).resolve
     path = locate_screen(options.file)
@@ -232,6 +234,9 @@ def _report(options: Any, processing: dict[str, Any], annotation: GeneAnnotation
         from gears.data.screen._prepared import PreparedScreen
 
         return summarise(PreparedScreen.open(path), is_gene=is_gene)
+    if is_pack(path):
+        with tempfile.TemporaryDirectory() as folder:
+            return summarise(open_pack(path, Path(folder) / path.name), is_gene=is_gene)
     adata = open_screen(source_in(path))
     if options.guides is not None:
         from gears.data.reading._guides import add_guides
@@ -258,7 +263,9 @@ def prepare_parser() -> CommandParser:
     add_work_dir(parser)
     add_guide_tables(parser)
     parser.add_argument("--workers", type=int, default=1, help="processes that read the cells")
-    text = "address of a dask scheduler (tcp://HOST:8786) whose workers read FILE (h5ad or zarr), from the same path"
+    text = "write a moment pack (h5ad or zarr), a small file for everything but cells, and prepare no cells"
+    parser.add_argument("--moments", metavar="OUT", help=text)
+    text = "address of a dask scheduler (tcp://HOST:8786) whose workers read FILE at the same path, for --moments"
     parser.add_argument("--dask", metavar="ADDRESS", help=text)
     add_nodes(parser)
     parser.add_options(SCREEN, LoadOptions)
@@ -270,7 +277,9 @@ def run_prepare(options: Any) -> None:
     from gears.data.screen.prepare import LoadOptions, locate_screen
     from gears.pertdata import PertData, PertDataOptions
 
-    reading = {name: options[name] for name in ("guides", "workers", "dask") if options[name] not in (None, 1)}
+    reading = {
+        name: options[name] for name in ("guides", "workers", "dask", "moments") if options[name] not in (None, 1)
+    }
     if options.screens is None:
         if options.genes is not None:
             logger.warning("--genes has no effect without --screens")
@@ -280,7 +289,35 @@ def run_prepare(options: Any) -> None:
     data = PertData(options.work_dir, **values_of(options, PertDataOptions))
     data.load(**reading, **changed_of(options, LoadOptions))
     report, folder = data.summary(), str(Path(str(data.dataset_path)))
-    show(options, {"folder": folder, **report.to_dict()}, f"{report}\n\nprepared: {folder}")
+    pack = "" if options.moments is None else f"\nmoment pack: {options.moments}"
+    value = {"folder": folder, "moments": options.moments, **report.to_dict()}
+    show(options, value, f"{report}\n\nprepared: {folder}{pack}")
+
+
+MERGE_EPILOG = """examples:
+  gears merge lane1.moments.h5ad lane2.moments.h5ad screen.moments.h5ad
+
+Lanes, plates or replicates of one screen, with the same genes and scale: each is compared with its own control cells,
+as in one pass with their source as batch_key. `gears prepare ... --moments OUT` writes packs.
+Exit codes: 0 written, 2 the packs cannot be merged.
+"""
+
+
+def merge_parser() -> CommandParser:
+    """Options of ``gears merge``."""
+    parser = CommandParser("merge", "PACK PACK ... OUT", "Add up moment packs of one screen.", MERGE_EPILOG)
+    parser.add_argument("packs", metavar="PACK", nargs="+", help="moment packs; the last name is the one to write")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    return parser
+
+
+def run_merge(options: Any) -> None:
+    """Merge, and print the file."""
+    from gears.pertdata import PertData
+
+    *packs, out = options.packs
+    written = PertData.merge_moments(packs, out, overwrite=options.overwrite)
+    show(options, {"moments": str(written), "packs": packs}, f"moment pack: {written}")
 
 
 def _named(words: Sequence[str]) -> dict[str, str]:

@@ -27,6 +27,7 @@ COMMANDS = {  # in the order of use
     "simulate": ("_screens", "write a simulated screen to an h5ad file"),
     "inspect": ("_screens", "report on a screen: what it holds, what to exclude and to fix"),
     "prepare": ("_screens", "check a screen and prepare it for training"),
+    "merge": ("_screens", "add up moment packs of lanes or replicates of one screen"),
     "effects": ("_screens", "write a screen's effects of single genes, for other trainings"),
     "train": ("_train", "train a model on a screen, on one or several GPUs or CPUs"),
     "train-many": ("_train_many", "train several models, here or as a job array, and their table"),

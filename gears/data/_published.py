@@ -70,6 +70,7 @@ def published_uns(screen: PreparedScreen) -> dict[str, dict[str, Any]]:
 
 def published_adata(screen: PreparedScreen) -> AnnData:
     """Cells and annotations of a prepared screen, with :func:`published_uns`."""
+    screen.need_cells()
     adata = read_screen(screen.checked_file(H5AD))
     if screen.cell_ids is not None:
         adata = adata[screen.cell_ids].copy()

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy import sparse
 
 from gears.conditions import Condition
 from gears.core._numbers import clips
 from gears.core._options import Options, list_of_names, option, options, switch, whole
 from gears.core._progress import followed
+from gears.data.screen._samples import half_means
 from gears.data.splits._split import subgroup_names
 from gears.evaluation._fitted import Setting, by_setting, settings_of
 from gears.evaluation._rows import changes
@@ -221,7 +221,9 @@ def _scored(
     truth = Truth.of(
         part_screen,
         setting.conditions,
-        cells=ScreenCells(part_screen, options.max_cells, options.seed) if with_cells else None,
+        cells=ScreenCells(part_screen, options.max_cells, options.seed)
+        if with_cells and part_screen.has_cells
+        else None,
         reference_mean_G=means.reference_mean() if reference_UG is None else reference_UG[setting.rows],
     )
     predictions = {name: predicted.rows(setting.rows) for name, predicted in values.items()}
@@ -320,10 +322,9 @@ def split_halves(
     all cells), and the means of the other half; NaN for a condition of one cell.
     """
     for repeat in followed(range(n), n, "split-half repeats", "repeats"):
-        pairs = [_half_means(screen, condition, (seed, repeat)) for condition in truth.conditions]
-        held_out_UG = np.stack([pair[0] for pair in pairs])
-        n_cells_U = np.array([pair[2] for pair in pairs], dtype=np.int64)
-        yield truth.with_means(held_out_UG, n_cells_U), np.stack([pair[1] for pair in pairs])
+        pairs = [half_means(screen, screen.id_of(condition), seed, [repeat]) for condition in truth.conditions]
+        halves_U2G, n_U2 = np.concatenate([means for means, _ in pairs]), np.stack([n for _, n in pairs])
+        yield truth.with_means(halves_U2G[:, 0], n_U2[:, 0]), halves_U2G[:, 1]
 
 
 def half_scores(
@@ -388,24 +389,6 @@ def _values_of_halves(predicted: Predicted, held_out: Truth, names: Sequence[str
     predicted = predicted.rows(whole_U)
     values_UM[whole_U] = condition_metrics(predicted.mean_UG, truth, names, sd_UG=predicted.sd_UG)
     return values_UM
-
-
-def _half_means(screen: PreparedScreen, condition: object, key: tuple[int, int]) -> tuple[np.ndarray, np.ndarray, int]:
-    """Means of two random halves of a condition's cells, and the number of cells of the first."""
-    condition_id = screen.id_of(condition)  # type: ignore[arg-type]
-    cells = screen.cells_of(condition_id)
-    n_genes = len(screen.gene_names)
-    if len(cells) < 2:
-        return np.full(n_genes, np.nan), np.full(n_genes, np.nan), 0
-    order = np.random.default_rng([*key, condition_id]).permutation(len(cells))
-    n_first = len(cells) // 2
-    half = np.zeros(len(cells), dtype=np.int64)
-    half[order[n_first:]] = 1
-    size = np.array([n_first, len(cells) - n_first])
-    # both means by one sparse product: the cells are never dense
-    pick = sparse.csr_matrix((1.0 / size[half], (half, np.arange(len(cells)))), shape=(2, len(cells)))
-    means = np.asarray((pick @ screen.cells.csr(cells).astype(np.float64)).todense())
-    return means[0], means[1], n_first
 
 
 def predict_baseline(baseline: Baseline, settings: Sequence[Setting], name: str) -> tuple[Predicted, dict[str, str]]:

@@ -6,6 +6,7 @@ The files lie beside the screen; where its folder is read-only, in the user's ca
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import tempfile
 from collections.abc import Callable, Mapping
@@ -88,7 +89,7 @@ def cache_file(folder: str | Path, kind: str, key: dict[str, Any]) -> Path:
 
 
 def _hash(arrays: Mapping[str, np.ndarray]) -> str:
-    return content_hash(*(value for name in sorted(arrays) for value in (name, arrays[name])))
+    return content_hash(*itertools.chain.from_iterable(sorted(arrays.items())))
 
 
 def _read(path: Path, kind: str, key_hash: str) -> Arrays | None:

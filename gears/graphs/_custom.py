@@ -222,7 +222,10 @@ def go_graph_of(pert_data: PertData, config: ModelConfig, nodes: tuple[str, ...]
 
 
 def coexpression_graph_of(pert_data: PertData, config: ModelConfig) -> Graph:
-    """Over the training cells (all cells where the split holds nothing out); of very many, evenly spaced ones."""
+    """Over the training cells (all cells where the split holds nothing out); of very many, evenly spaced ones.
+
+    Of a screen without cells over the drawn control cells of its moment pack.
+    """
     screen, split, n_drawn = pert_data.screen, pert_data.split, config.coexpress_cells
     k, threshold = config.num_similar_genes_co_express_graph, config.coexpress_threshold
     train = split.conditions("train") if split is not None and "train" in split.parts else list(screen.conditions)
@@ -235,12 +238,17 @@ def coexpression_graph_of(pert_data: PertData, config: ModelConfig) -> Graph:
         "threshold": threshold,
         "n_drawn": n_drawn,
         "most_cells": None if n_drawn is None else COEXPRESSION_CELLS,
-    }
+    } | ({} if screen.has_cells else {"cells": "control sample"})
 
     def build() -> Graph:
+        options: dict[str, Any] = {"threshold": threshold, "k": k, "n_drawn": n_drawn}
+        if not screen.has_cells:
+            logger.info("the co-expression graph is made from the control cells of the moment pack")
+            cells, groups = screen.control_sample()
+            return coexpression_graph(cells, screen.gene_names, rows=np.concatenate(groups), **options)
         rows = np.flatnonzero(np.isin(screen.cell_condition, ids))
         if n_drawn is not None and len(rows) > COEXPRESSION_CELLS:
             rows = rows[np.linspace(0, len(rows) - 1, COEXPRESSION_CELLS).astype(np.int64)]
-        return coexpression_graph(screen.cells, screen.gene_names, rows=rows, threshold=threshold, k=k, n_drawn=n_drawn)
+        return coexpression_graph(screen.cells, screen.gene_names, rows=rows, **options)
 
     return cached_graph(screen.folder / "graphs", key, build)

@@ -258,7 +258,7 @@ class Graph:
         if missing:
             msg = f"arrays of a graph are missing: {shorten(missing)}; found {shorten(sorted(arrays))}"
             raise ValueError(msg)
-        nodes, edge_index, weight = (arrays[name] for name in names)
+        nodes, edge_index, weight = map(arrays.__getitem__, names)
         graph = cls(tuple(nodes.tolist()), edge_index, weight)
         normalised = arrays.get(f"{prefix}normalised_weight")
         if normalised is not None:

@@ -88,7 +88,7 @@ def with_annotated_genes(screen: PreparedScreen, annotation: GeneAnnotation, *, 
         logger.warning("%s", in_a_line(("not in the annotation: isolated nodes (or drop_unmapped=True): ", missing)))
         return screen
     dropped = [condition for condition in screen.conditions if not set(missing).isdisjoint(condition.genes)]
-    n_cells = sum(len(screen.cells_of(screen.id_of(condition))) for condition in dropped)
+    n_cells = int(sum(screen.statistics.n[screen.id_of(condition)] for condition in dropped))
     numbers = (count(len(dropped), "condition"), count(n_cells, "cell"), count(len(missing), "gene"))
     logger.warning("dropped %s (%s) with %s that the annotation lacks: %s", *numbers, shorten(missing, 50))
     return screen.without(dropped)

@@ -15,13 +15,14 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from gears.data.screen._cells import drawn_rows
+
 if TYPE_CHECKING:
     from gears.data.screen._cells import CellMatrix
     from gears.data.screen._prepared import PreparedScreen
 
 N_COMPONENTS = 50
 """Dimensions of a profile. On simulated modules 20 to 100 predict unseen genes as well as whole profiles."""
-_MOST_VALUES, _FEWEST_CELLS, _MOST_CELLS = 20_000_000, 500, 5000  # cells x genes held in memory as float32
 _MORE = 20  # further directions in the search, which makes the leading ones exact
 _PASSES = 4  # products with Z'Z in the search: each raises the ratio of large to small singular values by its square
 
@@ -32,8 +33,7 @@ _OF_SCREEN: WeakKeyDictionary[PreparedScreen, np.ndarray] = WeakKeyDictionary()
 def control_profiles(screen: PreparedScreen) -> np.ndarray:
     """Correlation profiles (G, K) of the measured genes over control cells, within contexts; once for each screen."""
     if screen not in _OF_SCREEN:
-        groups = [screen.cells_of(control) for control in screen.control_ids.tolist()]
-        _OF_SCREEN[screen] = correlation_profiles(screen.cells, groups)
+        _OF_SCREEN[screen] = _profiles_of(*screen.control_sample(), N_COMPONENTS)
     return _OF_SCREEN[screen]
 
 
@@ -47,6 +47,11 @@ def correlation_profiles(
     not vary. The directions are found by iteration of a random subspace (Halko, Martinsson, Tropp, "Finding structure
     with randomness", SIAM Review 2011), with a fixed draw.
     """
+    return _profiles_of(cells, drawn_rows(groups, cells.shape[1]), n_components)
+
+
+def _profiles_of(cells: CellMatrix, groups: Sequence[np.ndarray], n_components: int) -> np.ndarray:
+    """Profiles over all of these cells."""
     standard_NG = _standardised(cells, groups)
     n_genes = standard_NG.shape[1]
     width = min(n_components + _MORE, *standard_NG.shape)
@@ -61,14 +66,10 @@ def correlation_profiles(
 
 
 def _standardised(cells: CellMatrix, groups: Sequence[np.ndarray]) -> np.ndarray:
-    """Expression of a draw of the cells minus its mean in each group, each gene of norm 1 (0 where it is constant)."""
-    n_all, n_genes = sum(map(len, groups)), cells.shape[1]
-    n_drawn = min(n_all, max(_FEWEST_CELLS, min(_MOST_CELLS, _MOST_VALUES // max(1, n_genes))))
-    draw = np.random.Generator(np.random.Philox(key=n_all))
+    """Expression of the cells minus its mean in each group, each gene of norm 1 (0 where it is constant)."""
     parts = []
     for rows in groups:
-        n_rows = max(1, round(len(rows) * n_drawn / n_all))
-        part_NG = cells.rows(np.sort(draw.permutation(rows)[:n_rows]))
+        part_NG = cells.rows(rows)
         # the mean in float64: of a constant gene it is exact, and nothing is left
         mean_G = part_NG.mean(axis=0, dtype=np.float64)
         parts.append(np.subtract(part_NG, mean_G, out=part_NG, casting="same_kind"))

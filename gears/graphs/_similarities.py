@@ -144,7 +144,8 @@ def table_hash(table: np.ndarray | sparse.csr_matrix | None) -> str:
 
 def stored_profiles(screen: PreparedScreen) -> np.ndarray:
     """:func:`gears.graphs._profiles.control_profiles` from the screen's cache: workers do not compute them again."""
-    controls = [screen.cells_of(int(control)) for control in screen.control_ids]
+    ids = screen.control_ids.tolist()
+    controls = [screen.cells_of(control) for control in ids] if screen.has_cells else screen.control_sample()[1]
     key = {"screen": screen.content_hash, "controls": content_hash(*controls)}
     arrays = cached_arrays(screen.folder / "priors", "profiles", key, lambda: {"profiles": control_profiles(screen)})
     return arrays["profiles"]

@@ -78,7 +78,7 @@ def measure_costs(pert_data: PertData) -> Costs:
         return N_FOLDS * fold, START_SECONDS + math.ceil(N_FOLDS / n_devices) * fold
 
     screen = pert_data.screen
-    n_cells, n_genes = screen.cells.shape
+    n_cells, n_genes = screen.n_cells, len(screen.gene_names)
     size = f"{count(len(screen.conditions) - 1, 'condition')}, {n_genes:,} genes, {n_cells:,} cells"
     members = (N_MEMBERS * member, math.ceil(N_MEMBERS / n_devices) * member)
     seconds = {

@@ -342,7 +342,7 @@ def plot_perturbation(
         {"predicted": predictions.delta(condition)},
         screen.gene_names,
         genes=genes[:n_genes] if len(genes) else None,
-        cells_delta_NG=screen.cells.rows(screen.cells_of(row)) - control_G,
+        cells_delta_NG=screen.cells.rows(screen.cells_of(row)) - control_G if screen.has_cells else None,
         sd=None if predictions.sd_change is None else {"predicted": predictions.sd_change[0]},
         n_genes=n_genes,
         title=condition.name,

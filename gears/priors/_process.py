@@ -172,14 +172,15 @@ class Process:
         sensitivity = sensitivity_of(data, rest_CG)
         if sensitivity is not None:
             rest_CG = without_sensitivity(data, rest_CG, sensitivity(data.control_mean_SG))
-        shared, shared_CN = over_shared(data, rest_CG)
+        is_whole = data.is_measured_SG is None
+        shared, shared_CN = (data, rest_CG) if is_whole else over_shared(data, rest_CG)
         scale_S, scale_K = scales_of(shared, shared_CN)
         if data.n_settings > 1:
             scale_C = scale_S[data.setting_C]
             rest_CG, noise_C = rest_CG / scale_C[:, None], noise_C / scale_C**2
         size = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean()) or 1.0
         if weights is None:
-            weights = _weights(data, over_shared(data, rest_CG)[1], noise_C, size)
+            weights = _weights(data, rest_CG if is_whole else over_shared(data, rest_CG)[1], noise_C, size)
         noise_G = np.maximum(weights.noise * noise_G, _NOISE_FLOOR * size)
         overall = _mixed_covariance(data, weights.kernels)
         within = _mixed_covariance(data, weights.kernels, WITHIN) if data.n_settings > 1 else None

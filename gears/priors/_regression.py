@@ -34,6 +34,7 @@ STRENGTHS = np.exp(np.linspace(np.log(1 / 64), np.log(64), 13))
 _ROUNDS = 30  # of empirical Bayes
 _BLOCK_VALUES = 1 << 23  # conditions x genes of a block: 64 MiB for each of its tables
 _LEAST_SHARE = 1e-3  # smaller weights of a strength become 0, which saves the matrix products for these genes
+_FACTORS = 8  # values of a product whose logarithm is taken
 _LEAST_VALUE = 1e-10  # eigenvalues below this share of the largest are rounding errors
 
 
@@ -92,16 +93,29 @@ def _likelihood(spectrum: Spectrum, delta_CN: np.ndarray, noise_N: np.ndarray) -
     white_CN = delta_CN / spectrum.root_C[:, None]
     rotated_KN = spectrum.vectors_CK.T @ white_CN
     rest_N = (spectrum.across(white_CN, rotated_KN) ** 2).sum(axis=0) if spectrum.n_rest else None
-    log_MN, square_KN = np.empty((len(STRENGTHS), len(noise_N))), rotated_KN**2
+    log_MN = np.empty((len(STRENGTHS), len(noise_N)))
+    square_KN = rotated_KN**2 / noise_N
     for row, strength in enumerate(STRENGTHS):
-        variance_KN = strength * spectrum.values_K[:, None] + noise_N
-        term_KN = square_KN / variance_KN
-        term_KN += np.log(variance_KN, out=variance_KN)
-        log_MN[row] = -0.5 * term_KN.sum(axis=0)
+        ratio_KN = np.outer(strength * spectrum.values_K, 1 / noise_N)
+        ratio_KN += 1.0
+        log_N = _log_of_product(ratio_KN) + len(ratio_KN) * np.log(noise_N)
+        log_MN[row] = -0.5 * (log_N + np.divide(square_KN, ratio_KN, out=ratio_KN).sum(axis=0))
         if rest_N is not None:
             variance_N = strength * spectrum.rest + noise_N
             log_MN[row] -= 0.5 * (spectrum.n_rest * np.log(variance_N) + rest_N / variance_N)
     return rotated_KN, log_MN
+
+
+def _log_of_product(ratio_KN: np.ndarray) -> np.ndarray:
+    """Sum over rows of the logarithms of values of at least 1, (N,): logarithms of products of a few rows.
+
+    A logarithm costs as much as ten products. Values are ratios of variances, far below the limit 1e38.
+    """
+    product_LN = ratio_KN[::_FACTORS].copy()
+    for start in range(1, _FACTORS):
+        rows_LN = ratio_KN[start::_FACTORS]
+        product_LN[: len(rows_LN)] *= rows_LN
+    return np.asarray(np.log(product_LN).sum(axis=0))
 
 
 @dataclass(frozen=True)
@@ -144,13 +158,13 @@ def _strength_shares(log_MG: np.ndarray) -> np.ndarray:
     # expectation maximisation of the shares of strengths among the genes, with one extra gene of each strength so that
     # no share becomes 0
     common_M = np.full(len(STRENGTHS), 1 / len(STRENGTHS))
+    likelihood_MG, n_genes = np.exp(log_MG - log_MG.max(axis=0)), log_MG.shape[1]
     for _ in range(_ROUNDS):
-        weight_MG = log_MG + np.log(common_M)[:, None]
-        weight_MG = np.exp(weight_MG - weight_MG.max(axis=0))
-        weight_MG /= weight_MG.sum(axis=0)
-        common_M = (weight_MG.sum(axis=1) + 1) / (weight_MG.shape[1] + len(STRENGTHS))
+        before_M, total_G = common_M, common_M @ likelihood_MG
+        common_M = (before_M * (likelihood_MG @ (1 / total_G)) + 1) / (n_genes + len(STRENGTHS))
+    weight_MG = before_M[:, None] * likelihood_MG / total_G
     weight_MG[weight_MG < _LEAST_SHARE] = 0.0
-    return weight_MG / weight_MG.sum(axis=0)
+    return np.asarray(weight_MG / weight_MG.sum(axis=0))
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,7 @@ def blocks(is_measured_SG: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]
 
 def over_shared(data: PriorData, rest_CG: np.ndarray) -> tuple[PriorData, np.ndarray]:
     """Data and changes over the genes that every setting with conditions measures; all, where these are few."""
-    if data.is_measured_SG is None:
-        return data, rest_CG
+    assert data.is_measured_SG is not None
     genes = np.flatnonzero(data.is_measured_SG[np.unique(data.setting_C)].all(axis=0))
     if len(genes) < _FEWEST:
         return data, rest_CG

@@ -218,7 +218,7 @@ def _profiles(
     sd_UG: np.ndarray | None,
 ) -> Profiles:
     screen = pert_data.screen_of(part)
-    truth = Truth.of(screen, conditions, fitted, cells=ScreenCells(screen))
+    truth = Truth.of(screen, conditions, fitted, cells=ScreenCells(screen) if screen.has_cells else None)
     drawn, _ = baseline_predictions(conditions, pert_data.screen, fitted, DRAWN, annotation=pert_data.annotation)
     names = [Condition.of(condition).name for condition in shown]
     profiles = {

@@ -115,6 +115,8 @@ class Fit:
         """
         if self.given.save_path is not None and not self.given.resume and is_model(self.given.save_path):
             self._log(f"{self.given.save_path} holds a model of this screen: it is replaced when this run is complete")
+        if self.given.objective == "cells":
+            self.pert_data.whole_screen.need_cells()
         had_prior = self.parts.prior is not None
         with one_thread(enabled=self.given.reproducible):
             with self.seconds.of("prior"):

@@ -158,7 +158,7 @@ def condition_tables(
         dtype=dtype,
         names=[condition.name for condition in screen.conditions],
         control_mean_BG=screen.control_mean_BG if matched else None,
-        cell_batch=screen.cell_batch if matched else None,
+        cell_batch=screen.cell_batch if matched and screen.has_cells else None,
     )
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,9 +13,8 @@ from anndata import AnnData, read_h5ad
 from scipy import sparse
 
 from gears import PertData
-from gears.cli._screens import run_prepare
 from gears.data.checks._report import inspect_screen
-from gears.data.reading._by_dask import BLOCKS, is_dask, lazy_screen
+from gears.data.reading._by_dask import BLOCKS, is_dask
 from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen._statistics import STATISTICS
 from gears.data.screen.prepare import prepare_screen
@@ -92,34 +89,6 @@ def test_few_blocks_at_a_time_on_the_active_scheduler(toy_adata, toy_screen, tmp
     assert max(numbers) <= BLOCKS
 
 
-@pytest.mark.parametrize(("ending", "form"), [("h5ad", "csr"), ("h5ad", "csc"), ("zarr", "csr"), ("zarr", "dense")])
-def test_files_are_read_lazily(ending, form, toy_adata, toy_screen, tmp_path):
-    path = written(toy_adata, tmp_path, ending, form)
-    adata = lazy_screen(path, None)
-    assert is_dask(adata.X)
-    assert_same(prepare_screen(adata, tmp_path / "toy"), toy_screen)
-
-
-def written(adata: AnnData, folder: Path, ending: str, form: str) -> Path:
-    matrix = adata.X
-    adata.X = {"csr": matrix, "dense": matrix.toarray(), "csc": matrix.tocsc()}[form]
-    path = folder / f"screen.{ending}"
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*[Zz]arr.*")  # anndata on the format of zarr stores
-        (adata.write_h5ad if ending == "h5ad" else adata.write_zarr)(path)
-    return path
-
-
-def test_what_dask_cannot_read_is_refused(toy_adata, tmp_path):
-    path = written(toy_adata, tmp_path, "h5ad", "csr")
-    with pytest.raises(ValueError, match="has no layers/counts; layers: none"):
-        lazy_screen(path, "counts")
-    (tmp_path / "mtx").mkdir()
-    (tmp_path / "mtx" / "matrix.mtx").write_text("%%MatrixMarket matrix coordinate real general\n1 1 0\n")
-    with pytest.raises(ValueError, match="dask reads h5ad files and zarr stores"):
-        lazy_screen(tmp_path / "mtx", None)
-
-
 @pytest.fixture(scope="module")
 def address():
     """Address of a cluster of two processes on this machine."""
@@ -149,21 +118,18 @@ def test_a_killed_worker_costs_its_blocks_only(address, toy_adata, toy_screen, t
     assert_same(screen, toy_screen)
 
 
-def test_the_command_reads_through_a_scheduler(address, toy_adata, toy_screen, tmp_path, monkeypatch):
-    written(toy_adata, tmp_path, "h5ad", "csr")
-    monkeypatch.chdir(tmp_path)  # workers have another folder
-    run_prepare(["screen.h5ad", "--work-dir", "work", "--dask", address])
-    assert_same(PreparedScreen.open(tmp_path / "work" / "screen"), toy_screen)
-
-
 def test_no_scheduler_is_an_error_that_names_the_address(toy_adata, tmp_path):
     pytest.importorskip("distributed.core")
-    path = written(toy_adata, tmp_path, "h5ad", "csr")
+    path, pack = tmp_path / "screen.h5ad", tmp_path / "pack.h5ad"
+    toy_adata.write_h5ad(path)
+    data = PertData(tmp_path / "work", default_pert_graph=False)
+    with pytest.raises(ValueError, match="give moments="):
+        data.load(data_path=path, dask="tcp://127.0.0.1:9")
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
         pytest.raises(ConnectionError, match=r"no dask scheduler answers at tcp://127\.0\.0\.1:9"),
     ):
-        PertData(tmp_path / "work", default_pert_graph=False).load(data_path=path, dask="tcp://127.0.0.1:9")
+        data.load(data_path=path, dask="tcp://127.0.0.1:9", moments=pack)
 
 
 def test_a_report_is_that_of_memory(toy_adata):

@@ -118,7 +118,7 @@ def inspect_screen(
 def summarise(
     screen: PreparedScreen, *, is_gene: KnownGene | None = None, parts: Mapping[str, Sequence[str]] | None = None
 ) -> ScreenReport:
-    facts: dict[str, Any] = {"folder": str(screen.folder), "cells": len(screen.cells), "genes": len(screen.gene_names)}
+    facts: dict[str, Any] = {"folder": str(screen.folder), "cells": screen.n_cells, "genes": len(screen.gene_names)}
     counts = np.asarray(screen.statistics.n, dtype=np.int64)
     facts |= _facts(screen.conditions, counts, screen.gene_names, is_gene)
     facts["cell_types"] = screen.manifest["cell_types"]

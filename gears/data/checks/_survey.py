@@ -117,14 +117,21 @@ class ScreenDraft:
                 logger.warning("%s", dropped)
 
 
-def check_screen(adata: AnnData, options: ProcessingOptions, *, is_gene: KnownGene | None = None) -> ScreenDraft:
+def check_screen(
+    adata: AnnData,
+    options: ProcessingOptions,
+    *,
+    is_gene: KnownGene | None = None,
+    sample: tuple[np.ndarray, sparse.csr_matrix] | None = None,
+) -> ScreenDraft:
     """Every step from an AnnData (not modified) to a screen that can be written, if no error is found.
 
     `is_gene` gives the symbol of a gene that is known elsewhere (the annotation), None for any other token; outside
-    the style "gears" tokens that are neither that nor measured are unknown labels.
+    the style "gears" tokens that are neither that nor measured are unknown labels. `sample` are numbers and values of
+    some cells, by which the values of an AnnData that holds none are judged.
     """
     draft = check_cell_types(check_genes(read(adata, options)))
-    draft = check_values(standardise_labels(draft, is_gene))
+    draft = check_values(standardise_labels(draft, is_gene), sample)
     if options.normalize and draft.ok:
         draft = replace(draft, matrix=log_normalize(draft.matrix), scale=LOG1P)
     for step in (filter_cells, divide, publish):
@@ -298,7 +305,7 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
     return draft.without(lost, Dropped("unknown_labels", int(lost.sum()), len(strange), why, tuple(strange)))
 
 
-def check_values(draft: ScreenDraft) -> ScreenDraft:
+def check_values(draft: ScreenDraft, sample: tuple[np.ndarray, sparse.csr_matrix] | None = None) -> ScreenDraft:
     """Expression as CSR, and its scale: as stated, else as detected."""
     layer, layers = draft.options.layer, [*draft.layers, *([RAW] if draft.raw is not None else [])]
     if layer is not None and layer not in layers:
@@ -313,12 +320,15 @@ def check_values(draft: ScreenDraft) -> ScreenDraft:
         matrix = as_csr(draft.values)
     except (TypeError, ValueError) as error:
         return draft.found([Finding("no-matrix", str(error))])
-    draft = replace(draft, matrix=matrix, values=None)
+    draft, names = replace(draft, matrix=matrix, values=None), draft.obs.index
+    if sample is not None:
+        rows, matrix = sample
+        names = names[rows]
     if findings := _scale.value_findings(matrix, layer=layer, layers=layers):
         return draft.found(findings)
     options = draft.options
     scale = options.scale or _scale.detect_scale(matrix)
-    draft = draft.found(_scale.repeated_cell_findings(matrix, draft.obs.index), scale=scale)
+    draft = draft.found(_scale.repeated_cell_findings(matrix, names), scale=scale)
     if options.scale is not None and not (options.normalize and scale != COUNTS):
         return draft  # the user knows better than the signs
     elsewhere = partial(_scale.other_places, draft.layers, draft.raw, layer)

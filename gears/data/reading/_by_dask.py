@@ -1,8 +1,7 @@
-"""Screens whose values are dask arrays: read block by block, on the scheduler that is active.
+"""Screens whose values are dask arrays, with all of their cells: for what moments do not do (``objective="cells"``).
 
 Blocks of cells are read and brought to CSR by dask (its threads, or the workers of the user's ``distributed.Client``)
-and written here, in order, into a file that is mapped into memory. So a screen need not fit into the memory of any
-machine, and everything after reading is the same as for other files.
+and written here, in order, into a file that is mapped into memory: everything after reading is as for other files.
 """
 
 from __future__ import annotations
@@ -15,13 +14,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import sparse
 
-from gears.core._messages import shorten
 from gears.core._progress import followed
 from gears.data.reading._matrix import RAW, as_csr, layers_of
-from gears.data.reading._open import kind_of
 from gears.data.screen._cells import CellMatrix
 from gears.files._atomic import scratch_folder
-from gears.files._untrusted import refuse_beyond, refuse_links
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -51,10 +47,10 @@ def from_dask(adata: AnnData, layer: str | None, near: Path) -> AnnData:
 
     return AnnData(
         X=values(adata.X, layer is None),
-        obs=_in_memory(adata.obs),
-        var=_in_memory(adata.var),
+        obs=in_memory(adata.obs),
+        var=in_memory(adata.var),
         layers={name: values(matrix, name == layer) for name, matrix in layers_of(adata).items()},
-        raw=None if raw is None else {"X": values(raw, is_raw), "var": _in_memory(adata.raw.var)},
+        raw=None if raw is None else {"X": values(raw, is_raw), "var": in_memory(adata.raw.var)},
     )
 
 
@@ -63,7 +59,7 @@ def is_dask(values: Any) -> bool:
     return any(base.__module__.startswith("dask.") for base in type(values).__mro__)
 
 
-def _in_memory(table: Any) -> Any:
+def in_memory(table: Any) -> Any:
     """A table of annotations, which :func:`anndata.experimental.read_lazy` leaves in the file."""
     return table.to_memory() if hasattr(table, "to_memory") else table
 
@@ -84,47 +80,6 @@ def _brought(array: Any, near: Path) -> sparse.csr_matrix:
         followed_blocks = followed(computed(), n_cells, "reading cells", "cells", lambda rows: rows.shape[0])
         CellMatrix.write(folder, followed_blocks)
         return CellMatrix(folder, n_genes).mapped()
-
-
-def lazy_screen(path: Path, layer: str | None) -> AnnData:
-    """An h5ad file or zarr store with its values (X or `layer`) as a dask array; ValueError for another format."""
-    from anndata import AnnData
-    from anndata.experimental import read_elem_lazy
-    from anndata.io import read_elem
-
-    path = path.absolute()  # where the workers of a cluster look for it
-    file_format = kind_of(path)
-    if file_format not in ("h5ad", "zarr"):
-        msg = (
-            f"{path} is a screen of the kind {file_format}; dask reads h5ad files and zarr stores: omit dask, or "
-            "convert it"
-        )
-        raise ValueError(msg)
-    (refuse_beyond if file_format == "h5ad" else refuse_links)(path)
-    key = "X" if layer is None else f"layers/{layer}"
-    with _group(path, file_format) as group:
-        if key not in group:
-            layers = sorted(group["layers"]) if "layers" in group else []
-            msg = f"{path} has no {key}; layers: {shorten(layers) or 'none'}"
-            raise ValueError(msg)
-        obs, var = read_elem(group["obs"]), read_elem(group["var"])
-        values = read_elem_lazy(group[key])
-    if layer is None:
-        return AnnData(X=values, obs=obs, var=var)
-    return AnnData(obs=obs, var=var, layers={layer: values})
-
-
-@contextlib.contextmanager
-def _group(path: Path, kind: str) -> Iterator[Any]:
-    if kind == "zarr":
-        import zarr
-
-        yield zarr.open_group(path, mode="r")
-        return
-    import h5py
-
-    with h5py.File(path, "r") as file:
-        yield file
 
 
 @contextlib.contextmanager

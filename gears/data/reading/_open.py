@@ -157,7 +157,7 @@ def _kind_of_folder(folder: Path) -> str:
         return "zarr"
     if _matrices(folder):
         return "10x-mtx"
-    if _members(folder):
+    if members_of(folder):
         return "several"
     there = sorted(place.name for place in folder.iterdir() if not place.name.startswith("."))
     for name in there:
@@ -175,7 +175,7 @@ def _matrices(folder: Path) -> list[Path]:
     return sorted([*folder.glob("*matrix.mtx"), *folder.glob("*matrix.mtx.gz")])
 
 
-def _members(folder: Path) -> list[Path]:
+def members_of(folder: Path) -> list[Path]:
     """Files and folders below a folder that are screens themselves."""
 
     def is_screen(place: Path) -> bool:
@@ -197,11 +197,14 @@ def _read_zarr(path: Path) -> AnnData:
 
 
 def _read_several(folder: Path) -> AnnData:
+    members = members_of(folder)
+    return put_together(folder, members, [open_screen(member) for member in members])
+
+
+def put_together(folder: Path, members: Sequence[Path], screens: Sequence[AnnData]) -> AnnData:
     """The cells of several files one after another; all must measure the same genes."""
     import anndata
 
-    members = _members(folder)
-    screens = [open_screen(member) for member in members]
     genes = screens[0].var_names
     for member, screen in zip(members, screens, strict=True):
         if not screen.var_names.is_unique:
@@ -342,6 +345,9 @@ def in_reach(adata: AnnData, near: Path) -> AnnData:
             remedy = f"PertData('data').load(data_path={str(adata)!r}) or anndata.read_h5ad reads a file"
         msg = f"expected an AnnData object, found {type(adata).__name__}; {remedy}"
         raise TypeError(msg)
+    if isinstance(adata.uns.get("gears"), Mapping) and "controls_condition" in adata.uns["gears"]:
+        msg = "this AnnData is a moment pack, whose rows are no cells; give its path: PertData(...).load(data_path=...)"
+        raise ValueError(msg)
     if not adata.isbacked:
         return adata
     if adata.is_view:

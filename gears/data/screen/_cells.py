@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,9 @@ from scipy import sparse
 
 from gears.files._mapped import TableWriter, check_bounds, check_numbers, release
 from gears.files._paths import reading
+
+_MOST_VALUES, _FEWEST_CELLS, _MOST_CELLS = 20_000_000, 500, 5000
+"""Of drawn control cells: cells x genes held in memory as float32."""
 
 
 class CellMatrix:
@@ -124,3 +127,12 @@ def map_array(path: Path) -> np.ndarray:
     """A ``.npy`` file as a read-only array in mapped memory; ValueError if it is damaged or holds objects."""
     with reading(path, "an array", "it may be damaged: prepare the screen again"):
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+
+
+def drawn_rows(groups: Sequence[np.ndarray], n_genes: int) -> list[np.ndarray]:
+    """A fixed draw of very many control cells, the same share of each group's rows; all of few."""
+    n_all = sum(map(len, groups))
+    n_drawn = min(n_all, max(_FEWEST_CELLS, min(_MOST_CELLS, _MOST_VALUES // max(1, n_genes))))
+    draw = np.random.Generator(np.random.Philox(key=n_all))
+    sizes = [max(1, round(len(rows) * n_drawn / n_all)) for rows in groups]
+    return [np.sort(draw.permutation(rows)[:size]) for rows, size in zip(groups, sizes, strict=True)]

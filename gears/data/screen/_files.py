@@ -79,9 +79,8 @@ def write_screen(
 
     `is_measured` says which genes, (G,) bool, each context measures, where these differ.
     """
-    table, parameters = draft.settings, draft.options.to_dict()
+    table = draft.settings
     assert table is not None
-    gene_names = draft.var["gene_name"].astype(str).tolist()
     CellMatrix.write(folder / "cells", [draft.matrix])
     np.save(folder / "cells" / "label.npy", table.cell_label)
     cells = draft.matrix
@@ -89,57 +88,80 @@ def write_screen(
     if workers > 1 or len(table.batches) > 1:
         cells = CellMatrix(folder / "cells", draft.matrix.shape[1])
     statistics = _written_statistics(folder, cells, table, workers, is_measured)
-    if not parameters["skip_calc_de"]:
-        ranking = rank_genes(statistics, gene_names)
+    _write_h5ad(folder / H5AD, draft)
+    finish_folder(folder, statistics, screen_tables(draft), screen_manifest(draft, key))
+
+
+def screen_tables(draft: ScreenDraft) -> dict[str, Any]:
+    """Names, labels and conditions as plain values, for :data:`TABLES`."""
+    table = draft.settings
+    assert table is not None
+    published_name = dict(zip(draft.labels.labels, draft.condition_names, strict=True))
+    return {
+        "gene_names": draft.var["gene_name"].astype(str).tolist(),
+        "gene_ids": draft.var.index.tolist(),
+        "labels": table.labels,
+        "label_condition": table.label_condition,
+        "conditions": [[list(one.genes), one.context, one.kind] for one in table.conditions],
+        "condition_names": [
+            published_name[label.removesuffix(table.conditions[number].suffix)]
+            for label, number in zip(table.labels, table.label_condition, strict=True)
+        ],
+        "batches": table.batches,
+    }
+
+
+def screen_manifest(draft: ScreenDraft, key: str) -> dict[str, Any]:
+    """What a manifest says about a screen beside its files; `key` is its hash."""
+    table, parameters = draft.settings, draft.options.to_dict()
+    assert table is not None
+    return {
+        "content_hash": key,
+        "parameters": parameters,
+        "layout": draft.layout.to_dict(),
+        "spelling": Spelling.of(draft.layout.controls, draft.layout.sep, draft.guides | draft.mapping).to_dict(),
+        "dropped": list(map(dataclasses.asdict, draft.dropped)),
+        "differential_expression": not parameters["skip_calc_de"],
+        "has_negative": draft.has_negative,
+        "scale": draft.scale,
+        "cell_types": sorted(map(str, draft.obs["cell_type"].cat.categories)),
+        "shape": {
+            "cells": draft.matrix.shape[0],
+            "genes": draft.matrix.shape[1],
+            "conditions": len(table.conditions),
+            "labels": len(table.labels),
+        },
+        "versions": {"python": platform.python_version()}
+        | dict(zip(_PACKAGES, map(importlib.metadata.version, _PACKAGES), strict=True)),
+    }
+
+
+def finish_folder(
+    folder: Path, statistics: ConditionStatistics, tables: dict[str, Any], manifest: dict[str, Any]
+) -> None:
+    """Write the ranking of genes, the tables of names and, last, the manifest with every file of the folder."""
+    if manifest["differential_expression"]:
+        ranking = rank_genes(statistics, tables["gene_names"])
         (folder / "de").mkdir()
         np.save(folder / "de" / "order.npy", ranking.order)
         np.save(folder / "de" / "scores.npy", ranking.scores)
-    _write_h5ad(folder / H5AD, draft)
-    published_name = dict(zip(draft.labels.labels, draft.condition_names, strict=True))
-    write_json(
-        folder / TABLES,
-        {
-            "gene_names": gene_names,
-            "gene_ids": draft.var.index.tolist(),
-            "labels": table.labels,
-            "label_condition": table.label_condition,
-            "conditions": [[list(one.genes), one.context, one.kind] for one in table.conditions],
-            "condition_names": [
-                published_name[label.removesuffix(table.conditions[number].suffix)]
-                for label, number in zip(table.labels, table.label_condition, strict=True)
-            ],
-            "batches": table.batches,
-        },
-    )
+    write_json(folder / TABLES, tables)
     files = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+    for path in sorted(filter(Path.is_file, folder.rglob("*"))):
         with open(path, "rb+") as file:  # on disk before the manifest says that it is there
             os.fsync(file.fileno())
         files[path.relative_to(folder).as_posix()] = path.stat().st_size
-    SCREEN.write(
-        folder,
-        {
-            "content_hash": key,
-            "parameters": parameters,
-            "layout": draft.layout.to_dict(),
-            "spelling": Spelling.of(draft.layout.controls, draft.layout.sep, draft.guides | draft.mapping).to_dict(),
-            "dropped": [dataclasses.asdict(dropped) for dropped in draft.dropped],
-            "differential_expression": not parameters["skip_calc_de"],
-            "has_negative": draft.has_negative,
-            "scale": draft.scale,
-            "cell_types": sorted(map(str, draft.obs["cell_type"].cat.categories)),
-            "shape": {
-                "cells": draft.matrix.shape[0],
-                "genes": draft.matrix.shape[1],
-                "conditions": len(table.conditions),
-                "labels": len(table.labels),
-            },
-            "versions": {"python": platform.python_version()}
-            | {name: importlib.metadata.version(name) for name in _PACKAGES},
-            "files": files,
-            "checksums": checksums_of(folder, files),
-        },
-    )
+    SCREEN.write(folder, {**manifest, "files": files, "checksums": checksums_of(folder, files)})
+
+
+def save_statistics(folder: Path, statistics: ConditionStatistics, control_mean_BG: np.ndarray | None) -> None:
+    """Write tables of statistics, and the control means of several experimental batches."""
+    folder.mkdir(exist_ok=True)
+    if control_mean_BG is not None:
+        np.save(folder / "control_mean.npy", control_mean_BG)
+    for name in (*STATISTICS, *PAIRED):
+        if (values := getattr(statistics, name)) is not None:
+            np.save(folder / f"{name}.npy", values)
 
 
 def _written_statistics(
@@ -161,10 +183,7 @@ def _written_statistics(
             fill_unmeasured(statistics, is_measured_KG, np.array([contexts.index(c.context) for c in table.conditions]))
             np.save(folder / f"{MEASURED}.npy", is_measured_KG)
         np.save(folder / "cells" / "batch.npy", table.cell_batch)
-        np.save(target / "control_mean.npy", control_mean_BG)
-        for name in (*STATISTICS, *PAIRED):
-            if (values := getattr(statistics, name)) is not None:
-                np.save(target / f"{name}.npy", values)
+        save_statistics(target, statistics, control_mean_BG)
         return statistics
     with contextlib.ExitStack() as stack:
         writers = {}

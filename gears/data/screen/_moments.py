@@ -246,7 +246,7 @@ def moment_blocks(
         return total
 
     step = n_conditions if most_values is None else max(1, most_values // max(1, n_genes))
-    with _pool(workers) as pool:
+    with processes(workers) as pool:
         # blocks of conditions outside, chunks of their cells inside: the (conditions, G) tables of one block are in
         # memory, and every cell is read once, those of the control once more for the centre
         centre = None if control_id is None else moments_of(control_id, 1, None).centre_on(0)
@@ -263,7 +263,7 @@ def condition_moments(
 
 
 @contextlib.contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor | None]:
+def processes(workers: int) -> Iterator[ProcessPoolExecutor | None]:
     """Processes that share passes, or none (in a daemonic process, which may start no others)."""
     if workers <= 1 or multiprocessing.current_process().daemon:
         yield None

@@ -15,7 +15,7 @@ import numpy as np
 
 from gears.conditions import Condition, joined_otherwise
 from gears.core._messages import Shown, shorten, suggestion, unknown_name
-from gears.data.screen._cells import CellMatrix, map_array
+from gears.data.screen._cells import CellMatrix, drawn_rows, map_array
 from gears.data.screen._contexts import ModelContexts
 from gears.data.screen._files import array_path, controls_of, read_manifest, read_tables
 from gears.data.screen._spelling import Spelling
@@ -57,17 +57,23 @@ class PreparedScreen(Shown):
     folder : Path
     manifest : dict
         Format version, content hash, parameters, versions, shape.
+    has_cells : bool
+        Whether its cells are here; a screen from a moment pack has none.
     context, kind : str
         Context and perturbation type of a single setting; "" for a screen that is divided by neither, or whole.
+    unmeasured : np.ndarray
+        Genes that a single setting does not measure, ascending; none of a whole screen.
     """
 
     context = kind = ""
+    unmeasured: np.ndarray = np.zeros(0, dtype=np.int64)
 
     def __init__(
         self, folder: Path, manifest: dict[str, Any], kept: np.ndarray | None = None, controls: np.ndarray | None = None
     ) -> None:
         self.folder, self.manifest = user_path(folder), manifest
         self._kept, self._controls = kept, controls
+        self.has_cells: bool = manifest.get("has_cells", True)
 
     @classmethod
     def open(cls, folder: str | Path) -> PreparedScreen:
@@ -95,8 +101,7 @@ class PreparedScreen(Shown):
         return PreparedScreen, (self.folder, self.manifest, self._kept, self._controls)
 
     def __repr__(self) -> str:
-        n_cells, n_genes = self.cells.shape
-        size = f"{n_cells} cells, {n_genes} genes, {len(self.conditions)} conditions"
+        size = f"{self.n_cells} cells, {len(self.gene_names)} genes, {len(self.conditions)} conditions"
         return f"{type(self).__name__}({self.folder.name!r}: {size})"
 
     # Names and labels
@@ -136,6 +141,8 @@ class PreparedScreen(Shown):
 
     def _array(self, name: str) -> np.ndarray:
         """An array of the folder, such as "statistics/mean"."""
+        if not self.has_cells and name.startswith("cells/"):
+            self.need_cells()
         return map_array(self.checked_file(array_path(self.manifest, name)))
 
     @cached_property
@@ -282,12 +289,50 @@ class PreparedScreen(Shown):
         """Which genes were measured in each condition of the whole screen, (U, G) bool; None where all were."""
         return self.model_contexts.is_measured(conditions)
 
-    @property
-    def unmeasured(self) -> np.ndarray:
-        """Genes that a single setting does not measure, ascending; none of a whole screen."""
-        return np.zeros(0, dtype=np.int64)
-
     # Cells
+
+    def need_cells(self) -> None:
+        """Raise ValueError for a screen without cells."""
+        if not self.has_cells:
+            msg = (
+                f"{self.folder.name} was opened from a moment pack, which has no cells: objective='cells', distances "
+                "of cells, control_shares and pert_data.adata need the screen itself"
+            )
+            raise ValueError(msg)
+
+    @cached_property
+    def n_cells(self) -> int:
+        """Number of cells that the conditions were measured in."""
+        return len(self.cells) if self.has_cells else int(self.statistics.n.sum())
+
+    @cached_property
+    def label_cells(self) -> np.ndarray:
+        """Cells of each label, (L,) int64."""
+        if self.has_cells:
+            return np.bincount(self.cell_label, minlength=len(self.labels))
+        return np.asarray(self._tables["label_cells"], dtype=np.int64)[self._label_ids]
+
+    def control_sample(self) -> tuple[CellMatrix, list[np.ndarray]]:
+        """Drawn control cells: a matrix, and its rows of each context, ascending."""
+        ids = self.control_ids.tolist()
+        if self.has_cells:
+            return self.cells, drawn_rows([self.cells_of(control) for control in ids], len(self.gene_names))
+        cells, condition_n = self.kept_controls
+        return cells, [np.flatnonzero(condition_n == self.folder_id(control)) for control in ids]
+
+    def folder_id(self, condition_id: int) -> int:
+        """Number of a condition in the folder, whichever conditions this object shows."""
+        return int(self._shown[condition_id])
+
+    @cached_property
+    def kept_halves(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of a screen without cells: means of split halves, (repeats, 2, C, G), and their cells, (2, C)."""
+        return self._array("halves/mean"), self._array("halves/n")
+
+    @cached_property
+    def kept_controls(self) -> tuple[CellMatrix, np.ndarray]:
+        """Of a screen without cells: drawn control cells, and the condition (of the folder) of each."""
+        return CellMatrix(self.folder / "controls", len(self.gene_names)), self._array("controls/condition")
 
     @cached_property
     def cell_ids(self) -> np.ndarray | None:
@@ -305,7 +350,9 @@ class PreparedScreen(Shown):
 
     @cached_property
     def cells(self) -> CellMatrix:
-        """Expression of the cells, (N, G)."""
+        """Expression of the cells, (N, G); ValueError for a screen without them."""
+        if not self.has_cells:
+            self.need_cells()
         for name in ("data", "indices", "indptr"):
             self.checked_file(f"cells/{name}.npy")
         cells = CellMatrix(self.folder / "cells", self.manifest["shape"]["genes"], self.cell_ids)
@@ -493,6 +540,8 @@ class SettingView(PreparedScreen):
         inside = [one.context == context and one.kind in ("", kind) for one in parent.conditions]
         self._rows = np.flatnonzero(inside)
         super().__init__(parent.folder, parent.manifest, parent._shown[self._rows], parent._controls)
+        if (measured_KG := parent.is_measured_KG) is not None:
+            self.unmeasured = np.flatnonzero(~measured_KG[parent.contexts.index(context)])
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SettingView, (self.parent, self.context, self.kind)
@@ -511,13 +560,6 @@ class SettingView(PreparedScreen):
         """The screen's own spellings without context and type, L."""
         condition = self.parent.condition_of_label
         return [label.removesuffix(condition[label].suffix) for label in super().labels]
-
-    @property
-    def unmeasured(self) -> np.ndarray:
-        """Genes that the context does not measure, ascending."""
-        if self.parent.is_measured_KG is None:
-            return np.zeros(0, dtype=np.int64)
-        return np.flatnonzero(~self.parent.is_measured_KG[self.parent.contexts.index(self.context)])
 
     @cached_property
     def statistics(self) -> ConditionStatistics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -37,10 +38,13 @@ class Spelling:
         labels: dict[str, str] = {}
         conditions = {own.strip(): Condition.parse(label) for own, label in published.items()}
         several = {own: set(condition.genes) for own, condition in conditions.items() if len(condition) > 1}
-        if not any(set(own.split(sep)) == genes for own, genes in several.items()):
-            sep = next((sign for own, genes in several.items() for sign in SIGNS if set(own.split(sign)) == genes), sep)
+        for sign, (own, genes) in itertools.product((sep, *SIGNS), several.items()):
+            if set(own.split(sign)) == genes:
+                sep = sign
+                break
         spelling = cls(tuple(controls), sep, labels)
-        for own, condition in sorted(conditions.items(), key=lambda one: (len(one[1]), len(one[0]))):
+        for *_, own in sorted(zip(map(len, conditions.values()), map(len, conditions), conditions, strict=True)):
+            condition = conditions[own]
             if spelling._read(own) != condition:
                 labels[own] = condition.name
         return spelling

@@ -7,7 +7,7 @@ rankby_abs=True)``; what scanpy leaves open, the order of ties, is fixed here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -168,24 +168,44 @@ def statistics_of(
     `cell_condition`, `cell_batch`: condition and batch of each cell, (N,); a batch has control cells of one context.
     `control_of`: row of each condition's control, (C,).
     """
-    n_conditions, n_genes = len(control_of), cells.shape[1]
     if cell_batch is None or not cell_batch.any():
         control = int(control_of[0])
-        moments = condition_moments(cells, cell_condition, n_conditions, control_id=control, workers=workers)
+        moments = condition_moments(cells, cell_condition, len(control_of), control_id=control, workers=workers)
         statistics = ConditionStatistics(**dict(moment_tables(moments)), control_of=control_of)
         return statistics, moments.mean[[control]]
-    is_control = control_of == np.arange(n_conditions)
+    batches = batch_statistics(cells, cell_condition, control_of, cell_batch, workers)
+    return matched_statistics(batches, control_of, cells.shape[1], int(cell_batch.max()) + 1)
+
+
+def batch_statistics(
+    cells: CellMatrix, cell_condition: np.ndarray, control_of: np.ndarray, cell_batch: np.ndarray, workers: int = 1
+) -> Iterator[tuple[int, np.ndarray, ConditionStatistics]]:
+    """Each experimental batch, the conditions that it holds, ascending, and their statistics there."""
+    for batch in np.unique(cell_batch).tolist():
+        rows = np.flatnonzero(cell_batch == batch)
+        present, local = np.unique(cell_condition[rows], return_inverse=True)
+        control = np.full(len(present), control_row(present, control_of))
+        yield batch, present, statistics_of(cells.part(rows), local, control, workers=workers)[0]
+
+
+def control_row(present: np.ndarray, control_of: np.ndarray) -> int:
+    """Where the one control stands among the conditions of a batch, which lies within one context."""
+    return int(np.flatnonzero(control_of[present] == present)[0])
+
+
+def matched_statistics(
+    batches: Iterable[tuple[int, np.ndarray, ConditionStatistics]], control_of: np.ndarray, n_genes: int, n_batches: int
+) -> tuple[ConditionStatistics, np.ndarray]:
+    """Statistics of all batches (:func:`batch_statistics`) together, and each batch's control mean (B, G)."""
+    n_conditions = len(control_of)
     own, pairs = ConditionMoments(n_conditions, n_genes), ConditionMoments(n_conditions, n_genes)
     # of the last batch seen: exact to the last bit for a condition that is in one batch only
     last = {name: np.zeros((n_conditions, n_genes)) for name in (*STATISTICS[1:], *PAIRED)}
     above, below, origin = (np.zeros((n_conditions, n_genes)) for _ in range(3))
     n_batches_C = np.zeros(n_conditions, dtype=np.int64)
-    control_mean_BG = np.zeros((int(cell_batch.max()) + 1, n_genes))
-    for batch in np.unique(cell_batch).tolist():
-        rows = np.flatnonzero(cell_batch == batch)
-        present, local = np.unique(cell_condition[rows], return_inverse=True)
-        at = np.flatnonzero(is_control[present])  # one: a batch lies within one context
-        part, _ = statistics_of(cells.part(rows), local, np.full(len(present), at[0]), workers=workers)
+    control_mean_BG = np.zeros((n_batches, n_genes))
+    for batch, present, part in batches:
+        at = [int(part.control_of[0])]
         everyone = np.arange(len(present))
         delta, *paired = part.pair_moments(everyone)
         tables = {name: getattr(part, name) for name in STATISTICS[1:]}

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gears.core._findings import Finding, errors, refusal
+from gears.core._findings import Finding, check, errors, refusal
 from gears.core._messages import brief, count, nearest, shorten
 from gears.core._numbers import whole_number
 from gears.core._options import anything, one_of, option, options, switch, whole
 from gears.data.checks._names import KnownGene
 from gears.data.checks._options import ProcessingOptions
 from gears.data.checks._survey import REFUSED, ScreenDraft, check_screen
-from gears.data.reading._by_dask import cluster, from_dask, lazy_screen
+from gears.data.reading._blocks import blocks_of
+from gears.data.reading._by_dask import cluster, from_dask
 from gears.data.reading._download import FOLDER, PUBLISHED_FILES, PUBLISHED_OPTIONS, published_screen
 from gears.data.reading._guides import add_guides
 from gears.data.reading._open import SUFFIXES, in_reach, kind_of, name_of, open_lean, open_screen, refuse_address
 from gears.data.screen._files import H5AD, is_prepared, screen_hash, write_screen
+from gears.data.screen._packs import is_pack, pack_of, read_pack
 from gears.data.screen._prepared import PreparedScreen
+from gears.data.screen._reduce import reduce_to_pack
 from gears.data.screen._several import check_sources, differences, options_of_prepared, together
 from gears.files._atomic import clean_leftovers, locked, need_space, new_folder
 from gears.files._manifest import MANIFEST
-from gears.files._paths import named, user_path
+from gears.files._paths import check_output, named, user_path
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,7 +77,10 @@ class LoadCall(LoadOptions):
         help="table of each cell's guides (see gears.data.add_guides)")
     workers: int | None = option(None, whole(1).or_none(), help="processes that read the cells (1)")
     dask: str | None = option(None, anything(),
-        help="address of a dask scheduler whose workers read the h5ad file or zarr store")
+        help="address of a dask scheduler whose workers read the screen's files and reduce them to `moments`")
+    moments: str | Path | None = option(None, anything(),
+        help="""moment pack to write (h5ad or zarr): the screen is read block by block, and opened from the pack,
+        without its cells""")
     # fmt: on
 
 
@@ -82,6 +90,7 @@ def prepare_screen(
     *,
     workers: int = 1,
     is_gene: KnownGene | None = None,
+    moments: str | Path | None = None,
     is_measured: Mapping[str, np.ndarray] | None = None,
     **processing: Any,
 ) -> PreparedScreen:
@@ -94,20 +103,69 @@ def prepare_screen(
     `workers`: processes that compute the statistics (the result does not depend on it).
     `is_gene`: symbol of a gene that the annotation knows, None for other tokens of labels; outside the style "gears"
         these must be measured genes.
+    `moments`: a moment pack to write instead of the cells, by :func:`write_reduced`; the screen is opened from it.
     `is_measured`: which genes, (G,) bool, each context measures, where these differ; the values of others are not used.
     `processing`: see :class:`ProcessingOptions`.
     """
     settings, workers = ProcessingOptions.from_mapping(processing), whole_number("workers", workers)
     folder = user_path(folder)
+    if moments is not None:
+        return open_pack(write_reduced(adata, moments, settings, is_gene, folder.parent, workers=workers), folder)
     adata = from_dask(in_reach(adata, folder.parent), settings.layer, folder.parent)
     draft = check_screen(adata, settings, is_gene=is_gene)
     if message := refusal(REFUSED, draft.findings):
         raise ValueError(message)
     draft.log()
+    n_bytes = BYTES_PER_VALUE * draft.matrix.nnz
     key = screen_hash(draft)
+    write = partial(write_screen, draft=draft, key=key, workers=workers, is_measured=is_measured)
+    return _placed(folder, key, n_bytes, write)
+
+
+def write_reduced(
+    source: AnnData | Path,
+    path: str | Path,
+    settings: ProcessingOptions,
+    is_gene: KnownGene | None,
+    near: Path,
+    *,
+    workers: int = 1,
+    on_dask: bool = False,
+) -> Path:
+    """Check a screen and write its moment pack, reading it block by block; its cells are copied nowhere.
+
+    `source`: an AnnData (in memory, backed or with dask arrays), or a file or folder. Values are judged by some cells.
+    `near`: a folder for temporary files. `on_dask`: reduce on the active dask scheduler, not here.
+    """
+    check_output(path)
+    blocks = blocks_of(source, settings.layer, near)
+    draft = check_screen(blocks.adata, settings, is_gene=is_gene, sample=blocks.some())
+    residuals = [name for name in ("max_residual", "max_cell_residual") if getattr(settings, name) is not None]
+    remedy = "prepare the screen with its cells and call write_moments"
+    draft = draft.found(check("residuals", residuals, f"{' and '.join(residuals)} compare cells first", remedy))
+    if message := refusal(REFUSED, draft.findings):
+        raise ValueError(message)
+    draft.log()
+    return reduce_to_pack(blocks, draft, workers=workers, on_dask=on_dask).write(path)
+
+
+def open_pack(path: str | Path, folder: str | Path) -> PreparedScreen:
+    """The screen of a moment pack, unpacked into a folder without cells; one that holds the same is reused.
+
+    FileNotFoundError or ValueError if there is no pack, or it is of another version, cut or changed.
+    """
+    pack, folder = read_pack(path), user_path(folder)
+    n_bytes = 2 * sum(array.nbytes for array in pack.arrays().values())
+    return _placed(folder, pack.manifest["content_hash"], n_bytes, pack.unpack, has_cells=False)
+
+
+def _placed(
+    folder: Path, key: str, n_bytes: int, write: Callable[[Path], None], *, has_cells: bool = True
+) -> PreparedScreen:
+    """The prepared folder of a content hash: the one that is there, or one that `write` fills."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with locked(folder.parent / f".{folder.name}.lock"):
-        reusable = _reusable(folder, key)
+        reusable = _reusable(folder, key, has_cells)
         if reusable is not None:
             logger.debug("reusing the prepared screen %s", folder)
             return reusable
@@ -123,18 +181,18 @@ def prepare_screen(
         left = clean_leftovers(folder.parent, folder.name, alone=True)
         if left:
             logger.debug("removed what an interrupted preparation left behind: %s", shorten(left))
-        need_space(folder, BYTES_PER_VALUE * draft.matrix.nnz)
+        need_space(folder, n_bytes)
         with new_folder(folder) as temporary:
-            write_screen(temporary, draft, key, workers=workers, is_measured=is_measured)
+            write(temporary)
         return PreparedScreen.open(folder)
 
 
-def _reusable(folder: Path, key: str) -> PreparedScreen | None:
+def _reusable(folder: Path, key: str, has_cells: bool) -> PreparedScreen | None:
     if not is_prepared(folder):
         return None
     try:
         screen = PreparedScreen.open(folder)
-        if screen.content_hash != key:
+        if screen.content_hash != key or screen.has_cells != has_cells:
             return None
         screen.verify()
     except (ValueError, OSError, KeyError) as error:
@@ -184,32 +242,45 @@ def obtain_screen(data_path: Path, load: LoadCall, is_gene: Callable[[], KnownGe
                 "load(data_path=%r) prepares it again", file.name, path.name, str(file),
             )  # fmt: skip
         check_same_options(screen, processing)
+        if load.moments is not None:
+            pack_of(screen).write(load.moments)
         return screen
     if path.parent == data_path / FOLDER:
         processing = PUBLISHED_OPTIONS | processing
     source, name = source_in(path), folder_name(name_of(named(path)))
     if (data_path / name).exists() and not is_prepared(data_path / name):
         name = f"{name}-prepared"  # a folder that is no prepared screen is somebody's data
-    if load.dask is not None:
-        if load.guides is not None:
-            msg = "dask reads h5ad files and zarr stores, whose cells have labels; omit guides or dask"
+    if is_pack(source):
+        if load.moments is not None:
+            msg = f"{source} is a moment pack already; omit moments"
             raise ValueError(msg)
-        with cluster(load.dask):
-            adata = lazy_screen(source, settings.layer)
-            return prepare_screen(adata, data_path / name, is_gene=is_gene(), workers=workers, **processing)
+        screen = open_pack(source, data_path / name)
+        check_same_options(screen, processing)
+        return screen
+    if load.dask is not None and (load.guides is not None or load.moments is None):
+        msg = "dask reduces files whose cells have labels to a moment pack: give moments=, and no guides; or omit dask"
+        raise ValueError(msg)
+    if load.guides is None and load.moments is not None:
+        reading = cluster(load.dask) if load.dask is not None else contextlib.nullcontext()
+        options = ProcessingOptions.from_mapping(processing)
+        with reading:
+            on_dask: Any = {"workers": workers, "on_dask": load.dask is not None}
+            pack = write_reduced(source, load.moments, options, is_gene(), data_path, **on_dask)
+        return open_pack(pack, data_path / name)
     if load.guides is None:
         adata = open_lean(source, settings.layer, data_path)
     else:
         controls = processing.pop("ctrl_label", None)
         adata = add_guides(open_screen(source), load.guides, load.guide_targets, ctrl_label=controls)
-    return prepare_screen(adata, data_path / name, is_gene=is_gene(), workers=workers, **processing)
+    more: Any = {"workers": workers, "moments": load.moments}
+    return prepare_screen(adata, data_path / name, is_gene=is_gene(), **more, **processing)
 
 
 def _obtain_several(data_path: Path, load: LoadCall, is_gene: KnownGene) -> PreparedScreen:
     """Several screens as contexts of one, prepared as the folder `data_name`."""
     sources = check_sources(load.screens)
-    if load.data_name is None or load.data_path is not None or load.guides is not None or load.dask is not None:
-        msg = "several screens take data_name, the name of the whole, and neither data_path, guides nor dask"
+    if load.data_name is None or load.data_path is not None or load.guides is not None or load.moments is not None:
+        msg = "several screens take data_name, the name of the whole, and neither data_path, guides nor moments"
         raise ValueError(msg)
     settings, folder = load.only(ProcessingOptions), data_path / folder_name(load.data_name)
     if settings.context_key is not None or settings.pool_cell_types:
@@ -239,6 +310,9 @@ def _obtain_several(data_path: Path, load: LoadCall, is_gene: KnownGene) -> Prep
 def _draft(source: Any, options: ProcessingOptions, near: Path, is_gene: KnownGene) -> ScreenDraft:
     """One of several screens, checked as if it were alone."""
     screen = getattr(source, "whole_screen", source)
+    if isinstance(screen, Path) and is_pack(screen):
+        msg = f"{screen} is a moment pack, and several screens are put together from their cells"
+        raise ValueError(msg)
     if isinstance(screen, Path) and is_prepared(screen):
         screen = PreparedScreen.open(screen)
     if isinstance(screen, PreparedScreen):

@@ -87,7 +87,7 @@ class Labels:
 
     def n_in(self, name: str, genes: Collection[str]) -> int:
         """How many of a label's genes are among `genes`."""
-        return sum(gene in genes for gene in self.condition[name].genes)
+        return len(set(self.condition[name].genes).intersection(genes))
 
     def resolve(self, name: str, kind: str = "condition") -> list[str]:
         """Every label of the condition that `name` spells in any way; ValueError with near matches if there is none."""

@@ -196,11 +196,9 @@ class Split:
 
     def summary(self, screen: PreparedScreen) -> pd.DataFrame:
         """One row per label: condition, part, subgroup, n_cells, reason (for excluded labels)."""
-        import numpy as np
         import pandas as pd
 
-        counts = np.bincount(screen.cell_label, minlength=len(screen.labels))
-        n_cells = dict(zip(screen.labels, counts.tolist(), strict=True))
+        n_cells = dict(zip(screen.labels, screen.label_cells.tolist(), strict=True))
         rows = []
         for part, labels in self.parts.items():
             groups = self.subgroup_of(part)

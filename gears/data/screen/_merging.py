@@ -1,0 +1,190 @@
+"""Moment packs of lanes, plates or replicates of one screen, added up.
+
+Each pack is an experimental batch of its own (or several): its conditions are compared with its own control cells, as
+in one pass over all cells with their source as ``batch_key``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from gears.core._messages import shorten
+from gears.data.checks._settings import JOINT
+from gears.data.reading._open import name_of
+from gears.data.screen._cells import drawn_rows
+from gears.data.screen._packs import COUNTED, MOMENTS, MomentPack, read_pack
+from gears.files._paths import check_output, named
+from gears.files.formats import content_hash
+
+SAME_GENES = 20
+"""Expressed genes from which two rows do not agree in all means and numbers of cells by chance."""
+
+
+def merge_moments(paths: Sequence[str | Path], out: str | Path, *, overwrite: bool = False) -> Path:
+    """Write the pack of several packs of one screen; nothing is written where they do not fit together.
+
+    Parameters
+    ----------
+    paths
+        Packs of lanes, plates or replicates, with the same genes and scale and control cells in each batch. The order
+        of conditions is that of their first appearance.
+    out, overwrite
+        The pack to write, and whether to replace an existing file.
+
+    Raises
+    ------
+    FileNotFoundError, ValueError
+        If a pack is missing, damaged or of another version, has other genes, another scale or no control cells, or
+        holds the cells of another one.
+    """
+    check_output(out, overwrite)
+    if len(paths) < 2:
+        msg = f"two packs or more are merged; found {len(paths)}"
+        raise ValueError(msg)
+    packs = {_name(path, paths): read_pack(path) for path in paths}
+    _check_alike(packs)
+    return _merged(packs).write(out, overwrite=overwrite)
+
+
+def _name(path: str | Path, paths: Sequence[str | Path]) -> str:
+    """The name of a pack: that of its file, or its path where two files have one name."""
+    names = [name_of(named(Path(other))).removesuffix(".moments") for other in paths]
+    own = name_of(named(Path(path))).removesuffix(".moments")
+    return own if names.count(own) == 1 else str(named(Path(path)))
+
+
+def _check_alike(packs: dict[str, MomentPack]) -> None:
+    """Raise ValueError where packs do not belong to one screen, or share cells."""
+    (first_name, first), *others = packs.items()
+    for name, pack in others:
+        for what in ("gene_ids", "gene_names"):
+            own, wanted = pack.tables[what], first.tables[what]
+            if own != wanted:
+                same = set(own) == set(wanted)
+                differing = sorted(set(own) ^ set(wanted))
+                detail = "in another order" if same else f"others ({shorten(differing, 3)})"
+                msg = (
+                    f"{name} and {first_name} do not measure the same genes: {detail}; prepare both from the same genes"
+                )
+                raise ValueError(msg)
+        for what in ("scale", "has_negative", "differential_expression"):
+            if pack.manifest.get(what) != first.manifest.get(what):
+                both = f"{pack.manifest.get(what)!r} in {name}, {first.manifest.get(what)!r} in {first_name}"
+                msg = f"packs are merged that were prepared alike; {what.replace('_', ' ')} is {both}"
+                raise ValueError(msg)
+        if _divided(pack) != _divided(first):
+            msg = f"only some of {first_name} and {name} name contexts or types of perturbation; prepare both alike"
+            raise ValueError(msg)
+    seen: dict[bytes, str] = {}
+    for name, pack in packs.items():
+        control = np.array([one.is_control for one in pack.conditions])[pack.row_condition]
+        without = set(pack.row_batch.tolist()) - set(pack.row_batch[control].tolist())
+        if without:
+            batches = [pack.tables["batches"][batch] or name for batch in sorted(without)]
+            msg = f"{name} has no control cells in {shorten(batches)}; each batch is compared with its own"
+            raise ValueError(msg)
+        for row, (counts, mean) in enumerate(zip(pack.layers["nonzero"], pack.layers["mean"], strict=True)):
+            key = counts.tobytes() + mean.astype(np.float32).tobytes()  # whatever rounding made of the mean
+            if np.count_nonzero(counts) >= SAME_GENES and seen.setdefault(key, name) != name:
+                where = pack.conditions[pack.row_condition[row]]
+                msg = f"{name} and {seen[key]} hold the same cells ({where}); give each once"
+                raise ValueError(msg)
+
+
+def _divided(pack: MomentPack) -> tuple[bool, bool]:
+    perturbed = [one for one in pack.conditions if not one.is_control]
+    return any(one.context for one in perturbed), any(one.kind for one in perturbed)
+
+
+def _merged(packs: dict[str, MomentPack]) -> MomentPack:
+    """The sum of packs that fit together."""
+    first, n_genes = next(iter(packs.values())), len(next(iter(packs.values())).tables["gene_ids"])
+    conditions: dict[Any, int] = {}
+    labels: dict[str, list[Any]] = {}  # condition, published name, cells
+    batch_names: list[tuple[str, int, int]] = []
+    own_names = [batch for pack in packs.values() for batch in pack.tables["batches"]]
+    ids = {}
+    for number, (name, pack) in enumerate(packs.items()):
+        ids[number] = np.array([conditions.setdefault(one, len(conditions)) for one in pack.conditions])
+        columns = (pack.tables[key] for key in ("labels", "label_condition", "condition_names", "label_cells"))
+        for label, own_id, shown, n in zip(*columns, strict=True):
+            entry = labels.setdefault(label, [int(ids[number][own_id]), shown, 0])
+            entry[2] += n
+        for batch, text in enumerate(pack.tables["batches"]):
+            unique = text and own_names.count(text) == 1
+            batch_names.append((text if unique else JOINT.join(filter(None, (text, name))), number, batch))
+    order = sorted(batch_names)
+    rows = []  # (condition, batch, pack, row), batch after batch
+    for batch, (_, number, own_batch) in enumerate(order):
+        pack = list(packs.values())[number]
+        at = np.flatnonzero(pack.row_batch == own_batch)
+        at = at[np.argsort(ids[number][pack.row_condition[at]])]
+        rows += [(int(ids[number][pack.row_condition[row]]), batch, number, int(row)) for row in at]
+    held = list(packs.values())
+    layers = {
+        name: np.stack([held[number].layers[name][row] for _, _, number, row in rows]) for name in (*MOMENTS, *COUNTED)
+    }
+    halves, halves_n = _merged_halves(held, ids, len(conditions), n_genes)
+    controls, controls_condition = _merged_controls(held, ids, n_genes)
+    tables = first.tables | {
+        "labels": list(labels),
+        "label_condition": [entry[0] for entry in labels.values()],
+        "condition_names": [entry[1] for entry in labels.values()],
+        "label_cells": [entry[2] for entry in labels.values()],
+        "conditions": [[list(one.genes), one.context, one.kind] for one in conditions],
+        "batches": [text for text, _, _ in order],
+    }
+    n = np.array([held[number].n[row] for _, _, number, row in rows], dtype=np.int64)
+    sizes = {"cells": int(n.sum()), "conditions": len(conditions), "labels": len(labels)}
+    manifest = first.manifest | {
+        "content_hash": content_hash("merged", [pack.manifest["content_hash"] for pack in held]),
+        "merged": {name: pack.manifest["content_hash"] for name, pack in packs.items()},
+        "spelling": {
+            "controls": list(dict.fromkeys(one for pack in held for one in pack.manifest["spelling"]["controls"])),
+            "sep": first.manifest["spelling"]["sep"],
+            "labels": {own: label for pack in held for own, label in pack.manifest["spelling"]["labels"].items()},
+        },
+        "cell_types": sorted({one for pack in held for one in pack.manifest["cell_types"]}),
+        "dropped": [one for pack in held for one in pack.manifest["dropped"]],
+        "shape": first.manifest["shape"] | sizes,
+    }
+    row_condition, row_batch = (np.array([row[column] for row in rows], dtype=np.int64) for column in (0, 1))
+    return MomentPack(
+        manifest, tables, row_condition, row_batch, n, layers, halves, halves_n, controls, controls_condition
+    )
+
+
+def _merged_halves(
+    packs: list[MomentPack], ids: dict[int, np.ndarray], n_conditions: int, n_genes: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Halves of conditions in several packs: the halves there together."""
+    repeats = packs[0].halves.shape[0]
+    mean, n_2C = np.zeros((repeats, 2, n_conditions, n_genes)), np.zeros((2, n_conditions), dtype=np.int64)
+    for number, pack in enumerate(packs):
+        at = ids[number]
+        total = n_2C[:, at] + pack.halves_n
+        share = pack.halves_n / np.maximum(total, 1)
+        step = np.nan_to_num(pack.halves) - mean[:, :, at]
+        # the first pack of a condition as it is, to the last bit
+        mean[:, :, at] = np.where(
+            (n_2C[:, at] == 0)[..., None], np.nan_to_num(pack.halves), mean[:, :, at] + step * share[..., None]
+        )
+        n_2C[:, at] = total
+    mean[:, n_2C == 0] = np.nan
+    return mean, n_2C
+
+
+def _merged_controls(
+    packs: list[MomentPack], ids: dict[int, np.ndarray], n_genes: int
+) -> tuple[sparse.csr_matrix, np.ndarray]:
+    """A draw of the control cells of all packs, context after context."""
+    cells = sparse.vstack([pack.controls for pack in packs], format="csr")
+    condition = np.concatenate([ids[number][pack.controls_condition] for number, pack in enumerate(packs)])
+    groups = drawn_rows([np.flatnonzero(condition == one) for one in np.unique(condition)], n_genes)
+    rows = np.concatenate(groups)
+    return cells[rows], condition[rows]
