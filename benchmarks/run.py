@@ -123,6 +123,8 @@ JOBS = {
                         {"repeats": 1, "genes": 50, "folds": 2, "seeds": (1, 2), "epochs": 1}),
     "prediction": Job("prediction.prediction", "seconds per 1,000 predicted conditions", "2 min",
                       {"genes": 100, "conditions": 32, "chunks": (16,), "rounds": 1}),
+    "ranking": Job("ranking.ranking", "a hundred thousand pairs ranked by 1 and 2 CPU workers", "10 min",
+                   {"pairs": (3000,), "genes": 80, "workers": (2,)}),
     "gpu_check": Job("gpu_check.main", "everything that needs a GPU, checked and timed (gpu_check.py)", "7 min; a GPU",
                      {"device": "cpu", "size": "small", "only": ("gradients", "moments, float64", "epoch")}),
 }  # fmt: skip

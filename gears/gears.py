@@ -42,7 +42,9 @@ from gears.model._folder import (
 )
 from gears.model.config import CustomGraphs, ModelConfig, ModelOptions
 from gears.model.network import GEARSNetwork
+from gears.prediction import _many as many
 from gears.prediction import _stream as stream
+from gears.prediction._blocks import Workers
 from gears.prediction._controls import with_controls
 from gears.prediction.explain import Explanation, explain
 from gears.prediction.predictions import Predictions, requested_conditions
@@ -437,17 +439,10 @@ class GEARS(Shown):
         return list(stream.all_pairs(stream.candidate_genes(self._need_model(), genes)))
 
     def predict_to_file(
-        self,
-        pert_list: Iterable[str | Sequence[str] | Condition],
-        output: str | Path,
-        *,
-        clip: bool | None = None,
-        chunk: int | None = None,
-        overwrite: bool = False,
-        device: DeviceLike = None,
-        gpu_ids: GpuIds = None,
-        controls: AnnData | None = None,
-    ) -> Path:
+        self, pert_list: Iterable[str | Sequence[str] | Condition], output: str | Path, *, clip: bool | None = None,
+        chunk: int | None = None, overwrite: bool = False, device: DeviceLike = None, gpu_ids: GpuIds = None,
+        n_at_once: int | None = None, dask: Any = None, controls: AnnData | None = None,
+    ) -> Path:  # fmt: skip
         """Predict any conditions into a file, chunk by chunk: memory does not grow with their number.
 
         Parameters
@@ -462,12 +457,17 @@ class GEARS(Shown):
             Replace an existing `output`.
         device, gpu_ids
             Where the network computes, on several GPUs chunks in turn; by default where it is.
+        n_at_once, dask
+            Worker processes side by side, on the CPU or on each of `gpu_ids`; or a dask scheduler ("tcp://HOST:8786")
+            or client whose workers predict. As under torchrun, the result has the same bits for any number of workers,
+            and a call that was interrupted goes on when it is made again.
         """
-        options: Any = {"clip": clip, "chunk": chunk, "overwrite": overwrite, "device": device, "gpu_ids": gpu_ids}
+        options: Any = {"clip": clip, "chunk": chunk, "overwrite": overwrite}
+        options["workers"] = Workers(device, gpu_ids, n_at_once, dask)
         network, parts = self._predictor()
         if controls is not None:
             parts, options["context"] = with_controls(parts, controls)
-        return stream.predict_to_file(network, parts, pert_list, output, **options)
+        return many.predict_to_file(network, parts, pert_list, output, **options)
 
     def predict_all_pairs(
         self, genes: Iterable[str] | None = None, output: str | Path | None = None, *, values: str = "expression",
@@ -497,7 +497,7 @@ class GEARS(Shown):
     def rank_pairs(
         self, score: Callable[[Predictions], Any], genes: Iterable[str] | None = None, *, top: int = 100,
         largest: bool = True, clip: bool | None = None, chunk: int | None = None, device: DeviceLike = None,
-        gpu_ids: GpuIds = None,
+        gpu_ids: GpuIds = None, n_at_once: int | None = None, dask: Any = None,
     ) -> pd.DataFrame:  # fmt: skip
         """Rank every pair of genes by a function of its prediction; only the best are kept.
 
@@ -506,8 +506,9 @@ class GEARS(Shown):
         score
             Called with the :class:`Predictions` of a chunk (``conditions``, ``expression_UG``,
             ``delta_UG``), such as ``lambda p: p.delta_UG[:, 0]``; returns a number per condition. NaN is excluded.
-        genes, clip, chunk, device, gpu_ids
-            As for :meth:`predict_all_pairs`.
+        genes, clip, chunk, device, gpu_ids, n_at_once, dask
+            As for :meth:`predict_all_pairs` and :meth:`predict_to_file`. Under torchrun rank 0 has the table, other
+            ranks an empty one.
         top, largest
             Number of pairs to keep, and whether the largest scores are best.
 
@@ -516,8 +517,8 @@ class GEARS(Shown):
         pd.DataFrame
             Columns rank, condition, gene_1, gene_2, score, best first; equal scores in the pairs' order.
         """
-        where: Any = {"clip": clip, "chunk": chunk, "device": device, "gpu_ids": gpu_ids}
-        return stream.rank_pairs(*self._predictor(), score, genes, top=top, largest=largest, **where)
+        how: Any = {"clip": clip, "chunk": chunk, "workers": Workers(device, gpu_ids, n_at_once, dask)}
+        return many.rank_pairs(*self._predictor(), score, genes, top=top, largest=largest, **how)
 
     def save_model(self, path: str | Path) -> None:
         """Write the best model as a complete folder: a new one, or one with a model of the same screen."""

@@ -22,13 +22,14 @@ import gears
 ROOMS = (
     "core", "files", "conditions", "distributed", "data", "graphs", "pertdata", "evaluation", "simulate", "plotting",
     "priors", "model", "prediction", "report", "training", "cell_gears", "gears", "jobs", "design", "published",
-    "inference", "utils", "data_utils", "version", "pl", "perturbation_model", "cli", "train_distributed", "__main__",
+    "hub", "inference", "utils", "data_utils", "version", "pl", "perturbation_model", "cli", "train_distributed",
+    "__main__",
 )  # fmt: skip
 """In import order: a room imports from rooms before it only. `resources` holds no code."""
 
 DOORS = {
-    "__init__", "__main__", "conditions", "data_utils", "gears", "inference", "pertdata", "perturbation_model", "pl",
-    "published", "train_distributed", "utils", "version",
+    "__init__", "__main__", "conditions", "data_utils", "gears", "hub", "inference", "pertdata", "perturbation_model",
+    "pl", "published", "train_distributed", "utils", "version",
 }  # fmt: skip
 """The modules beside the rooms: paths that users import, and those that Python asks for."""
 MOST_DOORS = 14

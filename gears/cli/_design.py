@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from gears.cli._parser import DEVICE, CommandParser, show
-from gears.cli._screens import add_data, add_nodes, open_screen
+from gears.cli._screens import add_data, add_nodes, add_workers, check_output_of, open_screen, workers_of
 from gears.core._messages import count, shorten
-from gears.files._paths import check_output
 from gears.files._untrusted import listed_names
 from gears.files.formats import write_text
 
@@ -84,6 +83,7 @@ def hits_parser() -> CommandParser:
         "size of the conditions that were measured"
     )
     parser.add_argument("--threshold", type=float | None, help=text)
+    add_workers(parser)
     return parser
 
 
@@ -94,7 +94,8 @@ def run_hits(options: Any) -> None:
     from gears.design.hits import hits
 
     candidates, measured = _candidates(options, model), _measured(options)
-    _show(options, hits(model, candidates, threshold=options.threshold, readout=readout, measured=measured))
+    how = {"threshold": options.threshold, "readout": readout, "measured": measured, **workers_of(options)}
+    _show(options, hits(model, candidates, **how))
 
 
 def reverse_parser() -> CommandParser:
@@ -170,15 +171,6 @@ def _add_readout(parser: CommandParser) -> None:
     parser.add_argument("--readout", help="measured gene that is to move; default: the effect size of all genes")
     text = "CSV of genes and weights, instead of --readout: its weighted mean is to move"
     parser.add_argument("--signature", help=text)
-
-
-def check_output_of(options: Any) -> None:
-    """Raise for an OUTPUT that exists or is no CSV, before work begins."""
-    if options.output is not None:
-        if not options.output.endswith(".csv"):
-            msg = f"the output is a CSV file; found {options.output!r}: give a name that ends in .csv"
-            raise ValueError(msg)
-        check_output(options.output, options.overwrite)
 
 
 def _model(options: Any) -> GEARS:

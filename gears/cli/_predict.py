@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gears.cli._parser import DEVICE, CommandParser, add_switch, show
+from gears.cli._screens import add_workers, workers_of
 from gears.core._messages import count, unknown_name
 from gears.files._paths import check_output, user_path
 from gears.files._untrusted import listed_names
@@ -23,6 +24,7 @@ EPILOG = """examples:
   gears predict models/run1 --file perturbations.txt --output predictions.h5ad
   gears predict models/run1 --all-pairs --output pairs.h5ad             (of all genes perturbed in training)
   gears predict models/run1 KLF1 AHR CEBPA --all-pairs --output pairs.zarr
+  gears predict models/run1 --all-pairs --output pairs.h5ad --n-at-once 4   (goes on where it was interrupted)
   gears predict models/run1 KLF1 --controls new_line.h5ad  (control cells of a line that no training saw)
 
 FILE holds one perturbation a line, such as AHR+KLF1. h5ad and zarr files are written chunk by chunk: expression in X,
@@ -52,6 +54,7 @@ def predict_parser() -> CommandParser:
     text = "set negative predictions to zero; by default where the training screen has no negative values"
     add_switch(parser, "--clip", text, default=None)
     parser.add_argument("--device", help=DEVICE)
+    add_workers(parser)
     return parser
 
 
@@ -147,9 +150,11 @@ def _checked_output(options: Any) -> Path | None:
 
 def _write(model: GEARS, perturbations: list[str], path: Path, options: Any, controls: AnnData | None) -> int:
     """Write the predictions; returns the number of conditions."""
+    how: dict[str, Any] = {"clip": options.clip, "overwrite": options.overwrite, "controls": controls}
+    how |= workers_of(options)
     if options.all_pairs:
         pairs = model.pairs(perturbations or None)
-        model.predict_to_file(pairs, path, clip=options.clip, overwrite=options.overwrite, controls=controls)
+        model.predict_to_file(pairs, path, **how)
         return len(pairs)
     from gears.prediction.predictions import requested_conditions
 
@@ -163,7 +168,7 @@ def _write(model: GEARS, perturbations: list[str], path: Path, options: Any, con
             frame["informed_by"] = predictions.informed_by
         write_text(path, frame.to_csv())
     else:
-        model.predict_to_file(conditions, path, clip=options.clip, overwrite=options.overwrite, controls=controls)
+        model.predict_to_file(conditions, path, **how)
     return len(conditions)
 
 

@@ -106,6 +106,29 @@ def check_scores(options: Any) -> None:
         check_report_folder(options.report, "--report")
 
 
+def add_workers(parser: CommandParser) -> None:
+    """Options that divide predictions among workers; :func:`workers_of` reads them."""
+    group = parser.add_argument_group("workers")
+    group.add_argument("--n-at-once", type=int | None, help="worker processes that predict side by side")
+    group.add_argument("--gpu-ids", nargs="+", type=int | str, help="GPUs that predict, such as 0 2")
+    text = "address of a dask scheduler (tcp://HOST:8786) whose workers predict"
+    group.add_argument("--dask", metavar="ADDRESS", help=text)
+
+
+def check_output_of(options: Any) -> None:
+    """Raise for an OUTPUT that exists or is no CSV, before work begins."""
+    if options.output is not None:
+        if not options.output.endswith(".csv"):
+            msg = f"the output is a CSV file; found {options.output!r}: give a name that ends in .csv"
+            raise ValueError(msg)
+        check_output(options.output, options.overwrite)
+
+
+def workers_of(options: Any) -> dict[str, Any]:
+    """The arguments `gpu_ids`, `n_at_once` and `dask`."""
+    return {"gpu_ids": gpu_ids_of(options), "n_at_once": options.n_at_once, "dask": options.dask}
+
+
 def gpu_ids_of(options: Any) -> list[int] | str | None:
     """The argument `gpu_ids` from ``0 2``, ``0,2`` or ``free:2`` behind --gpu-ids."""
     entries = options.gpu_ids

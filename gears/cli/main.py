@@ -30,6 +30,7 @@ COMMANDS = {  # in the order of use
     "merge": ("_screens", "add up moment packs of lanes or replicates of one screen"),
     "effects": ("_screens", "write a screen's effects of single genes, for other trainings"),
     "train": ("_train", "train a model on a screen, on one or several GPUs or CPUs"),
+    "train-many": ("_train_many", "train several models, here or as a job array, and their table"),
     "predict": ("_predict", "predict expression after perturbing genes, with a trained model"),
     "explain": ("_predict", "say which training conditions a prediction rests on"),
     "genes": ("_predict", "list the genes that a trained model can perturb"),
@@ -96,7 +97,7 @@ def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
     """Run a subcommand; an error becomes a message and an exit code, or a traceback with --traceback."""
     try:
         options = parser_of(name).parse(arguments)
-        code = getattr(_module_of(name), f"run_{name}")(options)
+        code = getattr(_module_of(name), f"run_{_plain(name)}")(options)
         sys.stdout.flush()
     except KeyboardInterrupt:
         more = "; --resume continues from the last checkpoint, if one was written" if name == "train" else ""
@@ -121,9 +122,14 @@ def _module_of(command: str) -> ModuleType:
     return importlib.import_module(f"gears.cli.{COMMANDS[command][0]}")
 
 
+def _plain(command: str) -> str:
+    """A command's name in Python."""
+    return command.replace("-", "_")
+
+
 def parser_of(command: str) -> CommandParser:
     """The parser of a command."""
-    parser: CommandParser = getattr(_module_of(command), f"{command}_parser")()
+    parser: CommandParser = getattr(_module_of(command), f"{_plain(command)}_parser")()
     return parser
 
 

@@ -18,6 +18,7 @@ from gears.core._messages import count, shorten
 from gears.gears import AnyModel, gears_of
 from gears.jobs.ensemble import Ensemble
 from gears.model._folder import ModelParts
+from gears.prediction._blocks import IN_THIS_PROCESS, Block, Reduce, Workers, over_blocks
 from gears.prediction._information import SOURCES, source_of_genes
 from gears.prediction._stream import candidate_genes, chunk_size, stream
 from gears.prediction.predictions import Predictions
@@ -282,6 +283,16 @@ def predicted(model: Model, conditions: Iterable[Condition]) -> Iterator[Predict
             raise ValueError(_NO_SD)
         names = tuple(condition if is_named else condition.plain for condition in predictions.conditions)
         yield dataclasses.replace(predictions, conditions=names)
+
+
+def reduced(model: Model, candidates: Candidates, reduce: Reduce, workers: Workers) -> Iterator[Block] | None:
+    """What a function makes of :func:`predicted`, by any workers (see :func:`gears.prediction._blocks.over_blocks`)."""
+    if not isinstance(model, Ensemble):
+        return over_blocks(*gears_of(model)._predictor(), candidates, reduce, clip=False, workers=workers)
+    if workers != IN_THIS_PROCESS:
+        msg = "gpu_ids, n_at_once and dask take one model; found an Ensemble: omit them"
+        raise ValueError(msg)
+    return ((predictions.conditions, reduce(predictions)) for predictions in predicted(model, candidates))
 
 
 def excluded_by_reason(excluded: Mapping[str, str]) -> str:

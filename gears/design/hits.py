@@ -21,6 +21,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -38,9 +40,12 @@ from gears.design._candidates import (
     parts_of,
     predicted,
     read_candidates,
+    reduced,
     with_excluded,
 )
+from gears.distributed._gpus import GpuIds
 from gears.model._folder import ModelParts
+from gears.prediction._blocks import IN_THIS_PROCESS, Arrays, Workers
 from gears.prediction._true_changes import beyond
 from gears.prediction.predictions import Predictions, sets_of
 from gears.priors._kernels import CORRELATED_GENES
@@ -59,6 +64,9 @@ def hits(
     threshold: float | None = None,
     readout: Readout = None,
     measured: Entries = (),
+    gpu_ids: GpuIds = None,
+    n_at_once: int | None = None,
+    dask: Any = None,
 ) -> pd.DataFrame:
     """Rank perturbations by the probability that a readout moves beyond a threshold.
 
@@ -76,6 +84,8 @@ def hits(
         of absolute values of 1); or None for the effect size, the root mean square of the changes of all genes.
     measured
         Conditions to exclude beside those that the model is fitted to.
+    gpu_ids, n_at_once, dask
+        Workers that predict, as for :meth:`gears.GEARS.rank_pairs`; not for an Ensemble.
 
     Returns
     -------
@@ -96,7 +106,8 @@ def hits(
         threshold = _median_effect_size(model)
     scorer = Scorer.of(readout, threshold, parts_of(model).gene_names)
     found = read_candidates(model, candidates, measured)
-    table = with_excluded(probabilities(model, found, scorer).reset_index(drop=True), found)
+    workers = Workers(None, gpu_ids, n_at_once, dask)
+    table = with_excluded(probabilities(model, found, scorer, workers).reset_index(drop=True), found)
     table.attrs["threshold"] = threshold
     return table
 
@@ -111,15 +122,20 @@ def _median_effect_size(model: Model) -> float:
     return threshold
 
 
-def probabilities(model: Model, candidates: Candidates, scorer: Scorer) -> pd.DataFrame:
+def probabilities(
+    model: Model, candidates: Candidates, scorer: Scorer, workers: Workers = IN_THIS_PROCESS
+) -> pd.DataFrame:
     """The table of :func:`hits`, and the number of each row among the candidates as its index."""
     mean_C, sd_C, probability_C, is_own_C, is_assumed_C = (np.empty(len(candidates)) for _ in range(5))
     parts, start = parts_of(model), 0
-    for predictions in predicted(model, candidates):
-        block = slice(start, start + len(predictions))
-        mean_C[block], sd_C[block], probability_C[block] = scorer(predictions)
-        is_assumed_C[block] = is_assumed(parts, predictions.conditions)
-        is_own_C[block] = [scorer.gene in condition.genes for condition in predictions.conditions]
+    blocks = reduced(model, candidates, partial(_moments, scorer), workers)
+    if blocks is None:  # rank 0 of torchrun has the table
+        return pd.DataFrame(columns=["rank", "condition", "readout", "low", "high", "probability", "fdr_score"])
+    for conditions, arrays in blocks:
+        block = slice(start, start + len(conditions))
+        mean_C[block], sd_C[block], probability_C[block] = arrays["mean"], arrays["sd"], arrays["probability"]
+        is_assumed_C[block] = is_assumed(parts, conditions)
+        is_own_C[block] = [scorer.gene in condition.genes for condition in conditions]
         start = block.stop
     rows = np.flatnonzero(is_own_C == 0)  # a gene that is perturbed itself is no discovery
     for row in np.flatnonzero(is_own_C).tolist():
@@ -140,6 +156,10 @@ def probabilities(model: Model, candidates: Candidates, scorer: Scorer) -> pd.Da
         index=rows,
     )
     return ranked(table, is_assumed_C[rows] > 0)
+
+
+def _moments(scorer: Scorer, predictions: Predictions) -> Arrays:
+    return dict(zip(("mean", "sd", "probability"), scorer(predictions), strict=True))
 
 
 def is_assumed(parts: ModelParts, conditions: Sequence[Condition]) -> np.ndarray:

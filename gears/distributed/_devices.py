@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from gears.core._installation import cores
 from gears.core._messages import count
@@ -253,3 +254,18 @@ def model_device(device: DeviceLike) -> torch.device:
     if ranks is None or ranks.local_world_size == 1 or ranks.local_rank >= torch.cuda.device_count():
         return torch.device("cuda")
     return torch.device("cuda", ranks.local_rank)
+
+
+@contextlib.contextmanager
+def one_thread(*, enabled: bool = True) -> Iterator[None]:
+    """Compute with one thread of torch and of numpy's libraries while the block runs."""
+    if not enabled:
+        yield
+        return
+    before = torch.get_num_threads()
+    with threadpool_limits(limits=1):
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)

@@ -83,6 +83,11 @@ def cached_arrays(
     return arrays
 
 
+def cache_file(folder: str | Path, kind: str, key: dict[str, Any]) -> Path:
+    """The file of :func:`cached_arrays` for a key."""
+    return Path(folder) / f"{kind}-{content_hash(key)[:24]}.npz"
+
+
 def _hash(arrays: Mapping[str, np.ndarray]) -> str:
     return content_hash(*itertools.chain.from_iterable(sorted(arrays.items())))
 

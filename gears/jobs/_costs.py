@@ -10,9 +10,9 @@ import torch
 
 from gears.core._installation import cores
 from gears.core._messages import count
+from gears.distributed._devices import one_thread
 from gears.distributed._log import quiet
 from gears.gears import GEARS
-from gears.training._workers import one_thread
 from gears.training.options import CONDITIONS_PER_STEP, DEFAULTS, EPOCHS, STEPS_PER_EPOCH
 
 if TYPE_CHECKING:

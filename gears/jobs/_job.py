@@ -17,7 +17,7 @@ from gears.core._options import divided
 from gears.data._loaders import LoaderOptions
 from gears.data.screen.prepare import LoadOptions
 from gears.data.splits._registry import SplitOptions
-from gears.distributed._devices import DeviceLike, own_device, plan_devices
+from gears.distributed._devices import DeviceLike, one_thread, own_device, plan_devices
 from gears.distributed._gpus import GpuIds, resolve_gpu_ids
 from gears.distributed._group import check_timeout, cleanup_ddp, join_group, rank_0_first, setup_ddp
 from gears.distributed._launch import check_not_daemonic, exit_unguarded_child, launch
@@ -39,7 +39,7 @@ from gears.training._fitting import Seconds, TrainResult, fitted_prior, trains_n
 from gears.training._head import prepare_head
 from gears.training._run_folder import check_resumed, check_unused
 from gears.training._validation import check_monitor
-from gears.training._workers import check_workers, one_thread
+from gears.training._workers import check_workers
 from gears.training.options import TrainOptions
 
 logger = logging.getLogger(__name__)

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import heapq
 import itertools
-import math
-import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from itertools import combinations, islice
-from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,33 +18,22 @@ import torch
 from scipy import sparse
 
 from gears.conditions import Condition
-from gears.core._intervals import LEVELS
-from gears.core._messages import shorten, unknown_name
+from gears.core._messages import shorten
 from gears.core._numbers import clips, whole_number
-from gears.core._progress import followed
 from gears.distributed._devices import DeviceLike, find_device, plan_devices
-from gears.files._atomic import need_space, new_folder, write_atomically
-from gears.files._paths import check_output
-from gears.files.formats import plain_adata
 from gears.prediction._information import source_of_genes, warn_uninformed
 from gears.prediction.predictions import (
-    WIDTHS,
     Origin,
     Predictions,
-    condition_table,
     entries_in,
-    gene_table,
     in_contexts,
     listed_order,
     nodes_of,
-    provenance,
     requested_conditions,
     requested_genes,
 )
 
 if TYPE_CHECKING:
-    from anndata import AnnData
-
     from gears.distributed._gpus import GpuIds
     from gears.model._folder import ModelParts
     from gears.model.network import GEARSNetwork
@@ -290,191 +274,16 @@ def predict_all_pairs(
 ) -> Iterator[pd.DataFrame]:
     """Predict every pair of genes; see :meth:`gears.GEARS.predict_all_pairs`."""
     candidates, devices = candidate_genes(parts, genes), devices_of(device, gpu_ids)
-    _warn_of(parts, candidates)
+    warn_of_pairs(parts, candidates)
     chunks = stream(network, parts, all_pairs(candidates), clip=clip, chunk=chunk, devices=devices)
     return (predictions.to_frame(values) for predictions in chunks)
 
 
-def predict_to_file(
-    network: GEARSNetwork | None,
-    parts: ModelParts,
-    conditions: Iterable[str | Sequence[str] | Condition],
-    output: str | Path,
-    *,
-    clip: bool | None = None,
-    chunk: int | None = None,
-    overwrite: bool = False,
-    device: DeviceLike = None,
-    gpu_ids: GpuIds = None,
-    context: str | None = None,
-) -> Path:
-    """Predict any conditions, in every context (or one) and with every type of the model, into an h5ad or zarr file."""
-    requested, devices = requested_conditions(conditions, parts), devices_of(device, gpu_ids)
-    nodes_of(requested, parts.pert_names)  # raises for an unknown gene before a file is written
-    units = requested if parts.contexts is None else parts.contexts.placed(requested, context, None)
-    warn_uninformed(requested, source_of_genes(parts))
-    chunks = stream(network, parts, units, clip=clip, chunk=chunk, devices=devices)
-    chunks = followed(chunks, len(units), "predicting", "conditions", len)
-    return write_predictions(output, units, parts, chunks, clip=clip, overwrite=overwrite)
-
-
-def rank_pairs(
-    network: GEARSNetwork | None,
-    parts: ModelParts,
-    score: Score,
-    genes: Iterable[str] | None = None,
-    *,
-    top: int = 100,
-    largest: bool = True,
-    clip: bool | None = None,
-    chunk: int | None = None,
-    device: DeviceLike = None,
-    gpu_ids: GpuIds = None,
-) -> pd.DataFrame:
-    """Rank every pair of genes by a user's function; see :meth:`gears.GEARS.rank_pairs`."""
-    top, candidates = whole_number("top", top), candidate_genes(parts, genes)
-    devices = devices_of(device, gpu_ids)
-    _warn_of(parts, candidates)
-    chunks = stream(network, parts, all_pairs(candidates), clip=clip, chunk=chunk, devices=devices)
-    n_pairs = len(candidates) * (len(candidates) - 1) // 2
-    scored = (
-        (value, condition)
-        for predictions in followed(chunks, n_pairs, "predicting", "conditions", len)
-        for value, condition in zip(_scores(score, predictions).tolist(), predictions.conditions, strict=True)
-        if not math.isnan(value)
-    )
-    best = (heapq.nlargest if largest else heapq.nsmallest)(top, scored, key=itemgetter(0))
-    columns = {
-        "rank": np.arange(1, len(best) + 1),
-        "condition": [condition.name for _, condition in best],
-        "gene_1": [condition.genes[0] for _, condition in best],
-        "gene_2": [condition.genes[1] for _, condition in best],
-        "score": np.array([value for value, _ in best], dtype=np.float64),
-    }
-    return pd.DataFrame(columns)
-
-
-def _warn_of(parts: ModelParts, genes: Sequence[str]) -> None:
+def warn_of_pairs(parts: ModelParts, genes: Sequence[str]) -> None:
+    """Log a warning of genes that the model hardly knows."""
     warn_uninformed([Condition((gene,)) for gene in genes], source_of_genes(parts))
-
-
-def _scores(score: Score, predictions: Predictions) -> np.ndarray:
-    values = np.asarray(score(predictions), dtype=np.float64)
-    if values.shape != (len(predictions),):
-        msg = (
-            f"the score of a chunk of {len(predictions)} conditions has shape {values.shape}; "
-            f"return one number per condition, shape ({len(predictions)},)"
-        )
-        raise ValueError(msg)
-    return values
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray:
     """A float64 array with a row per condition."""
     return np.ascontiguousarray(tensor.cpu().numpy(), dtype=np.float64)
-
-
-def write_predictions(
-    path: str | Path,
-    conditions: Sequence[Condition],
-    parts: ModelParts,
-    chunks: Iterable[Predictions],
-    *,
-    clip: bool | None,
-    overwrite: bool = False,
-) -> Path:
-    """Write the predictions of all `conditions`, chunk by chunk in their order, to an ``.h5ad`` or ``.zarr`` path.
-
-    The content is that of :meth:`Predictions.to_adata`, as float32: ``X`` expression, ``layers["delta"]``, of a model
-    with a prior ``layers["sd"]`` and ``["p_changed"]``, ``layers["cell_sd"]`` of a network with ``uncertainty=True``,
-    and with several contexts ``layers["control_mean"]``. With `overwrite` what is there is replaced, once all is
-    written.
-    """
-    path = check_output(path, overwrite)
-    if path.suffix not in SUFFIXES:
-        raise ValueError(unknown_name("suffix of the output file", path.suffix or str(path), SUFFIXES))
-    shell = _shell(conditions, parts, clip)
-    layers = ["delta"]
-    if parts.prior is not None and parts.prior.uncertainty is not None:
-        layers += ["sd", "sd_change", "p_changed"]
-    if parts.config.uncertainty:
-        layers.append("cell_sd")
-    if parts.contexts is not None:
-        layers.append("control_mean")
-        if parts.contexts.is_measured_KG is not None:
-            layers.append("measured")
-    need_space(path, 4 * len(conditions) * len(parts.gene_names) * (1 + len(layers)))
-    if path.suffix == ".h5ad":
-        return write_atomically(path, lambda temporary: _write_h5ad(temporary, shell, layers, chunks))
-    with new_folder(path) as temporary:
-        _write_zarr(temporary, shell, layers, chunks)
-    return path
-
-
-def _shell(conditions: Sequence[Condition], parts: ModelParts, clip: bool | None) -> AnnData:
-    """The AnnData of :meth:`Predictions.to_adata` without its large arrays."""
-    origin = Origin.of(parts)
-    return plain_adata(
-        condition_table(conditions, origin),
-        gene_table(parts.gene_names, parts.control_mean_G if parts.contexts is None else None, origin),
-        uns={"gears": provenance(clips(clip, parts.nonnegative), origin)},
-    )
-
-
-def _write_h5ad(path: Path, shell: AnnData, layers: Sequence[str], chunks: Iterable[Predictions]) -> None:
-    import h5py
-
-    shell.write_h5ad(path)
-    with h5py.File(path, "r+") as file:
-
-        def create(name: str, shape: tuple[int, int], blocks: tuple[int, int]) -> Any:
-            if name in file:
-                del file[name]
-            array = file.create_dataset(name, shape=shape, chunks=blocks, dtype=np.float32)
-            array.attrs.update(ARRAY_ATTRIBUTES)
-            return array
-
-        _fill(create, shell.shape, layers, chunks)
-
-
-def _write_zarr(folder: Path, shell: AnnData, layers: Sequence[str], chunks: Iterable[Predictions]) -> None:
-    import zarr
-    from anndata import io
-
-    store = folder / "data"
-    # format 2 can be read by current and older readers; explicit, because anndata warns that its default changes
-    group = zarr.open_group(str(store), mode="w", zarr_format=2)
-    io.write_elem(group, "/", shell)
-
-    def create(name: str, shape: tuple[int, int], blocks: tuple[int, int]) -> Any:
-        array = group.create_array(name, shape=shape, chunks=blocks, dtype="float32", overwrite=True)
-        array.attrs.update(ARRAY_ATTRIBUTES)
-        return array
-
-    _fill(create, shell.shape, layers, chunks)
-    zarr.consolidate_metadata(group.store)
-    for entry in store.iterdir():
-        shutil.move(entry, folder / entry.name)
-    store.rmdir()
-
-
-def _fill(create: CreateArray, shape: tuple[int, int], layers: Sequence[str], chunks: Iterable[Predictions]) -> None:
-    """Create X and layers and write the chunks into them; raises if rows are missing."""
-    blocks = (max(1, min(ROWS_PER_BLOCK, shape[0])), max(1, shape[1]))
-    of_layer = {"delta": "delta_UG", "sd": "sd", "sd_change": "sd_change", "cell_sd": "cell_sd"}
-    of_layer |= {"control_mean": "control_mean_G", "measured": "measured"}  # of each condition's context
-    of_layer["p_changed"] = "changed_UG"
-    fields = {"X": "expression_UG"} | {f"layers/{name}": of_layer[name] for name in layers}
-    arrays = {field: create(name, shape, blocks) for name, field in fields.items()}
-    if "sd" in layers:
-        width = (shape[0], len(LEVELS))
-        arrays["width_UL"] = create(f"obsm/{WIDTHS}", width, width)
-    row = 0
-    for predictions in chunks:
-        rows = slice(row, row + len(predictions))
-        for field, array in arrays.items():
-            array[rows] = getattr(predictions, field).astype(np.float32)
-        row += len(predictions)
-    if row != shape[0]:
-        msg = f"{row} predictions came for {shape[0]} conditions"
-        raise RuntimeError(msg)

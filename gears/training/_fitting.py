@@ -26,6 +26,7 @@ from gears.core._options import divided
 from gears.core._progress import in_notebook
 from gears.data.splits._make import folds_like
 from gears.data.splits._split import Split
+from gears.distributed._devices import one_thread
 from gears.distributed._gpus import GpuIds
 from gears.distributed._log import quiet, shown
 from gears.distributed._world import World, is_running
@@ -56,7 +57,7 @@ from gears.training._validation import (
     train_mean,
     validation_of,
 )
-from gears.training._workers import one_thread, plain_state
+from gears.training._workers import plain_state
 from gears.training.options import TrainOptions
 
 if TYPE_CHECKING:

@@ -27,10 +27,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import torch
-from threadpoolctl import threadpool_limits
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gears.distributed._devices import one_thread
 from gears.distributed._world import IDENTITY, Reducer, is_main_process
 
 logger = logging.getLogger(__name__)
@@ -305,21 +305,6 @@ def sharded(
         finally:
             torch.use_deterministic_algorithms(deterministic, warn_only=warns)
             shards.close()
-
-
-@contextlib.contextmanager
-def one_thread(*, enabled: bool = True) -> Iterator[None]:
-    """Compute with one thread of torch and of numpy's libraries while the block runs."""
-    if not enabled:
-        yield
-        return
-    before = torch.get_num_threads()
-    with threadpool_limits(limits=1):
-        torch.set_num_threads(1)
-        try:
-            yield
-        finally:
-            torch.set_num_threads(before)
 
 
 def check_workers(world_size: int) -> None:

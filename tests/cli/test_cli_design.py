@@ -66,7 +66,10 @@ def test_commands_give_what_the_functions_give(folder: Path, model: GEARS, tmp_p
     same(found, expected.sort_values("control_mean", ascending=False, ignore_index=True))
 
 
-def test_all_pairs_are_those_of_the_genes_and_all_rows_are_written(folder, model, tmp_path, capsys) -> None:
+def test_all_pairs_are_those_of_the_genes_and_all_rows_are_written(
+    folder, model, tmp_path, quick_workers, monkeypatch, capsys
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     genes = model.pert_list[:8]
     output = tmp_path / "pairs.csv"
     arguments = ["hits", folder / "model", *genes, "--all-pairs", "--threshold", 0.1, "--output", output]
@@ -75,6 +78,8 @@ def test_all_pairs_are_those_of_the_genes_and_all_rows_are_written(folder, model
     table = pd.read_csv(output)
     assert {tuple(name.split("+")) for name in table["condition"]} <= {(a, b) for a in genes for b in genes}
     assert len(table) > 20
+    assert main([*map(str, arguments), "--quiet", "--overwrite", "--n-at-once", "1"]) == 0
+    pd.testing.assert_frame_equal(pd.read_csv(output), table, check_exact=True)
 
 
 def test_excluded_candidates_are_counted_by_reason(folder: Path, model: GEARS, capsys) -> None:

@@ -125,7 +125,9 @@ def test_a_model_of_cell_gears_is_converted(tmp_path: Path, old: Path, capsys: p
     assert "pert_names" in refused(capsys, "convert", source, by_names, "--names", names, "--overwrite")
 
 
-def test_predictions_of_a_file_and_of_all_pairs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_of_a_file_and_of_all_pairs(
+    tmp_path: Path, quick_workers: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     from anndata import read_h5ad
 
     from gears.published import load_cell_gears_model
@@ -145,8 +147,9 @@ def test_predictions_of_a_file_and_of_all_pairs(tmp_path: Path, capsys: pytest.C
     np.testing.assert_allclose(written.X, expected.expression_UG, atol=1e-6)
     assert set(written.layers) - {None} == {"delta", "cell_sd"}
     value = called(
-        capsys, "predict", tmp_path / "model", "G00", "P1", "P2", "--all-pairs", *common, tmp_path / "b.zarr"
-    )
+        capsys, "predict", tmp_path / "model", "G00", "P1", "P2", "--all-pairs", "--n-at-once", "1", *common,
+        tmp_path / "b.zarr",
+    )  # fmt: skip
     assert value["n_conditions"] == 3
     assert "pass the genes to pair" in refused(
         capsys, "predict", tmp_path / "model", "--all-pairs", *common, tmp_path / "c.h5ad"

@@ -121,3 +121,11 @@ def test_what_holds_a_model_is_taken_as_the_model(model, call):
 def test_pairs_and_power_of_a_model_are_those_of_its_genes_and_its_screen(model, pert_data):
     assert list(all_pairs(model)) == model.pairs()
     pd.testing.assert_frame_equal(power(model, cells=37), power(pert_data, cells=37))
+
+
+def test_worker_processes_give_the_same_table(model, tmp_path, monkeypatch, quick_workers):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    pairs, readout = list(all_pairs(model.pert_list[:9])), model.gene_list[5]
+    for options in ({"readout": readout, "threshold": 0.05}, {}):
+        expected = hits(model, pairs, **options)
+        pd.testing.assert_frame_equal(hits(model, pairs, **options, n_at_once=2), expected, check_exact=True)

@@ -17,6 +17,7 @@ from gears.model._folder import ModelParts
 from gears.model.config import ModelConfig
 from gears.model.network import GEARSNetwork
 from gears.prediction import _stream as stream
+from gears.prediction._many import write_predictions
 from gears.prediction.predictions import Predictions
 from gears.priors._kernels import GeneSimilarity
 from gears.priors._measured import Measured
@@ -91,17 +92,18 @@ def test_a_failure_leaves_the_old_file(model, genes, tmp_path):
         path.write_text("old")
         conditions = list(stream.all_pairs(genes))
 
-        def broken(conditions: list[Condition] = conditions) -> object:
-            yield model.predict(conditions[:5])
+        predictions = model.predict(conditions[:5])
+        first_five = {"X": predictions.expression_UG, "layers/delta": predictions.delta_UG}
+
+        def broken(first_five: dict[str, np.ndarray] = first_five) -> object:
+            yield first_five
             msg = "no more"
             raise OSError(msg)
 
         with pytest.raises(OSError, match="no more"):
-            stream.write_predictions(path, conditions, model.parts, broken(), clip=True, overwrite=True)
+            write_predictions(path, conditions, model.parts, broken(), clip=True)
         with pytest.raises(RuntimeError, match="5 predictions came for 36"):
-            stream.write_predictions(
-                path, conditions, model.parts, [model.predict(conditions[:5])], clip=True, overwrite=True
-            )
+            write_predictions(path, conditions, model.parts, [first_five], clip=True)
         assert path.read_text() == "old"
     assert len(list(tmp_path.iterdir())) == 2
 

@@ -83,8 +83,8 @@ def _brought(array: Any, near: Path) -> sparse.csr_matrix:
 
 
 @contextlib.contextmanager
-def cluster(address: str) -> Iterator[None]:
-    """Make the dask scheduler at an address ("tcp://host:8786") the active one.
+def cluster(address: str) -> Iterator[Any]:
+    """Make the dask scheduler at an address ("tcp://host:8786") the active one; its client.
 
     ModuleNotFoundError where the package distributed is missing, ValueError or OSError where there is no scheduler.
     """
@@ -99,4 +99,4 @@ def cluster(address: str) -> Iterator[None]:
         msg = f"no dask scheduler answers at {address}; start one (`dask scheduler`) or check the address"
         raise ConnectionError(msg) from error
     with client:
-        yield
+        yield client
