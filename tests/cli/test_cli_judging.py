@@ -39,7 +39,7 @@ def test_evaluate_prints_the_table_and_writes_the_report(folder, tmp_path, capsy
         capsys, "evaluate", folder / "model", folder / "data" / "screen", "--part", "test", "--n-split-half", 1,
         "--report", report, "--metrics", "relative_error", "pearson_delta",
     )  # fmt: skip
-    assert "baseline" in out.splitlines()[0]
+    assert out.startswith(("Better than", "Worse than", "No better", "Too few conditions"))
     assert "pearson_delta" in out
     page = (report / "report.html").read_text()
     assert out.splitlines()[0].replace("&", "&amp;") in page
@@ -100,7 +100,7 @@ def test_compare_trains_gears(folder, tmp_path, capsys, without_figures):
     ]  # fmt: skip
     options += ["--baselines", "train_mean", "--metrics", "relative_error", "--n-split-half", 0, "--report", tmp_path]
     out = called(capsys, "compare", folder / "data" / "screen", *options)
-    assert "gears_moments" in out.splitlines()[0]
+    assert "gears_moments" in out
     assert (tmp_path / "evaluation.json").is_file()
 
 

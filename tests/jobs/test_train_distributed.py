@@ -77,8 +77,8 @@ def test_two_workers_train_the_model_of_one_and_leave_one_stream_in_every_place(
 
     # files, records and events, by one worker
     assert {entry.name for entry in path.iterdir()} == {
-        "README.md", "checkpoints", "config.json", "genes.json", "graphs.npz", "manifest.json", "metrics.csv", "metrics.jsonl",
-        "model.pt", "split.json", "statistics.npz", "tensorboard", "trace.json",
+        "README.md", "checkpoints", "config.json", "genes.json", "graphs.npz", "manifest.json", "metrics.csv",
+        "metrics.jsonl", "model.pt", "split.json", "statistics.npz", "tensorboard", "trace.json",
     }  # fmt: skip
     assert not [entry for entry in path.parent.iterdir() if entry.name.startswith(".")]
     assert set(listing) < set(screens.iterdir())
