@@ -257,7 +257,7 @@ def test_it_comes_back_from_files_and_earlier_files_have_none():
     with pytest.raises(ValueError, match="disagree"):
         GenePrior.from_arrays(arrays | {"sd_used": arrays["sd_used"][:-1]})
     tables = sum(array.nbytes for name, array in arrays.items() if name.startswith("sd_"))
-    assert tables < 4 * (len(data.genes.trained_T) + 2) ** 2 + 8 * (5 * N_GENES + 200)
+    assert tables < 4 * (len(data.genes.trained_T) + 2) ** 2 + 8 * (5 * N_GENES + 250)
 
 
 def test_too_few_conditions_to_tell_have_no_sd(make_data):
