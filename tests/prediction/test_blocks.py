@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from driving import workers_by_fork
 from test_streaming import model_of
 
 from gears import GEARS
+from gears.distributed._devices import one_thread
 from gears.prediction.predictions import Predictions
 
 CHUNK = 10  # of 66 pairs: seven blocks, the last of six
@@ -31,6 +32,13 @@ def model() -> GEARS:
 @pytest.fixture
 def genes(model: GEARS) -> list[str]:
     return model.pert_list[:12]
+
+
+@pytest.fixture(autouse=True)
+def in_one_thread() -> Iterator[None]:
+    """As a worker computes: without workers torch takes all threads, which add in another order."""
+    with one_thread():
+        yield
 
 
 @pytest.fixture(autouse=True)
