@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib import pyplot
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 
@@ -111,6 +112,7 @@ def test_every_cell_runs_and_shows_what_is_kept(
         kept = "stream" in types, bool(types - {"stream"})
         assert run_cell(cell.source, names) == kept, f"cell {number} of {name}: run notebooks/execute.py"
     assert capsys.readouterr().err == ""
+    pyplot.close("all")
     if "save" in "".join(cell.source for cell in code_cells(EXECUTE.read(name))):
         assert list(tmp_path.glob("*/model/manifest.json"))
 
