@@ -166,6 +166,7 @@ def test_the_published_figure_is_shown_on_request_and_in_a_notebook(model, monke
     import IPython.display
     from matplotlib import pyplot
 
+    pyplot.close("all")  # of other tests
     windows, displayed = [], []
     monkeypatch.setattr(pyplot, "show", lambda: windows.append(pyplot.gcf().canvas.manager.canvas.figure))
     monkeypatch.setattr(IPython.display, "display", displayed.append)
