@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from design import changes, fitted
@@ -28,7 +27,7 @@ from sklearn.metrics import roc_auc_score
 from gears import Condition, PertData
 from gears.design import suggest
 from gears.graphs._annotation import GeneAnnotation
-from gears.plotting import image_bytes, rate_calibration
+from gears.plotting import image_bytes, new_figure, rate_calibration
 from gears.prediction.predictions import CHANGED
 from gears.simulate import SimulatedTruth
 from gears.simulate._design import make_design
@@ -118,7 +117,9 @@ def counted_bins(rows: pd.DataFrame) -> pd.DataFrame:
 
 def figure(bins: dict[str, list[pd.DataFrame]]) -> bytes:
     """Found against stated shares of every kind."""
-    drawn, axes = plt.subplots(-(-len(bins) // 4), 4, figsize=(11, 3 * -(-len(bins) // 4)), squeeze=False)
+    n_rows = -(-len(bins) // 4)
+    drawn = new_figure(11, 3 * n_rows)
+    axes = drawn.subplots(n_rows, 4, squeeze=False)
     for ax in axes.ravel()[len(bins) :]:
         ax.set_axis_off()
     for ax, (name, found) in zip(axes.ravel(), bins.items(), strict=False):
@@ -127,7 +128,6 @@ def figure(bins: dict[str, list[pd.DataFrame]]) -> bytes:
         ax.set(xlabel="probability of a change", ylabel="share that changes")
         if ax.get_legend() is not None:
             ax.get_legend().remove()
-    drawn.tight_layout()
     return image_bytes(drawn)
 
 
