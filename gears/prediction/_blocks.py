@@ -17,13 +17,13 @@ import contextlib
 import dataclasses
 import hashlib
 import inspect
+import json
 import logging
-import pickle
 import shutil
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,7 +40,6 @@ from gears.distributed._devices import DeviceLike, one_thread, plan_devices
 from gears.distributed._gpus import GpuIds
 from gears.distributed._launch import launch_many
 from gears.distributed._world import Ranks, current_world
-from gears.files._atomic import scratch_folder
 from gears.files._cache import cache_file, cached_arrays
 from gears.files.formats import content_hash
 from gears.graphs._custom import Graphs
@@ -117,8 +116,14 @@ def _packed(conditions: Iterable[Condition], size: int) -> tuple[list[bytes], st
     digest, packed, remaining = hashlib.sha256(), [], iter(conditions)
     while block := tuple(islice(remaining, size)):
         digest.update("\n".join([condition.name for condition in block]).encode() + b"\0")
-        packed.append(zlib.compress(pickle.dumps(block), 1))
+        plain = [(condition.genes, condition.context, condition.kind) for condition in block]
+        packed.append(zlib.compress(json.dumps(plain).encode(), 1))
     return packed, digest.hexdigest()
+
+
+def _unpacked(packed: bytes) -> tuple[Condition, ...]:
+    """The conditions of a block."""
+    return tuple(Condition(tuple(genes), context, kind) for genes, context, kind in json.loads(zlib.decompress(packed)))
 
 
 def _cache_folder(key: str) -> Path:
@@ -142,7 +147,7 @@ class Work:
     reduce: Reduce
 
     def __call__(self, packed: bytes) -> Arrays:
-        block = pickle.loads(zlib.decompress(packed))
+        block = _unpacked(packed)
         (predictions,) = stream(self.network, self.parts, block, clip=self.clip, chunk=len(block))
         return self.reduce(predictions)
 
@@ -214,7 +219,7 @@ class Blocks:
         """All blocks in order; their files are removed at the end."""
         contexts = self.work.parts.contexts
         for number, packed in enumerate(self.packed):
-            block = pickle.loads(zlib.decompress(packed))
+            block = _unpacked(packed)
             with one_thread():
                 arrays = self.result(number)
             yield block if contexts is None else contexts.placed(block, None, None), arrays
@@ -227,11 +232,8 @@ class Blocks:
             device = "cpu"
         plan = plan_devices(workers.n_at_once, workers.gpu_ids, device)
         devices = plan.devices[: len(missing)]
-        with scratch_folder(self.folder) as scratch:
-            file = scratch / "work"
-            file.write_bytes(cloudpickle.dumps(self))
-            jobs = [(str(file), missing[part :: len(devices)]) for part in range(len(devices))]
-            outcomes = launch_many(_compute, jobs, devices, backend=plan.backend)
+        jobs = [(self, missing[part :: len(devices)]) for part in range(len(devices))]
+        outcomes = launch_many(_compute, jobs, devices, backend=plan.backend)
         for outcome in outcomes:
             if outcome.error is not None:
                 raise outcome.error
@@ -266,7 +268,7 @@ class Blocks:
             remaining, numbers = iter(missing), dict[str, int]()
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Sending large graph")  # once, and recomputed where a worker dies
-                work = client.submit(bytes, cloudpickle.dumps(self.work), pure=False)
+                work = client.submit(_itself, self.work, pure=False)
             done = as_completed([submit(number) for number in islice(remaining, IN_FLIGHT)], with_results=True)
             for future, arrays in done:
                 self.result(numbers.pop(future.key), partial(dict, arrays))
@@ -274,9 +276,8 @@ class Blocks:
                     done.add(submit(number))
 
 
-def _compute(_rank: int, _world_size: int, file: str, numbers: Sequence[int]) -> None:
+def _compute(_rank: int, _world_size: int, blocks: Blocks, numbers: Sequence[int]) -> None:
     """Compute blocks in a worker process."""
-    blocks: Blocks = cloudpickle.loads(Path(file).read_bytes())
     network = blocks.work.network
     if network is not None:
         network.to(current_world().device)
@@ -285,15 +286,15 @@ def _compute(_rank: int, _world_size: int, file: str, numbers: Sequence[int]) ->
             blocks.result(number)
 
 
-def _compute_packed(work: bytes, packed: bytes) -> Arrays:
+def _itself(work: Work) -> Work:
+    """The work, as a result that dask makes again where its worker dies."""
+    return work
+
+
+def _compute_packed(work: Work, packed: bytes) -> Arrays:
     """Compute a block in a worker of dask."""
-    return _loaded(work)(packed)
-
-
-@lru_cache(maxsize=1)
-def _loaded(work: bytes) -> Work:
-    loaded: Work = cloudpickle.loads(work)
-    return loaded
+    with one_thread():
+        return work(packed)
 
 
 @contextlib.contextmanager

@@ -111,7 +111,19 @@ def declared() -> set[str]:
     extras = project["optional-dependencies"]
     at_run_time = [
         extras[name]
-        for name in ("wandb", "tensorboard", "eval", "gpu", "parquet", "dask", "notebooks", "completion", "pyg", "10x")
+        for name in (
+            "wandb",
+            "tensorboard",
+            "eval",
+            "gpu",
+            "parquet",
+            "dask",
+            "notebooks",
+            "completion",
+            "pyg",
+            "10x",
+            "hub",
+        )
     ]
     return {distribution(line) for line in [*project["dependencies"], *(one for part in at_run_time for one in part)]}
 
