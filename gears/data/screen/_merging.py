@@ -103,14 +103,15 @@ def _divided(pack: MomentPack) -> tuple[bool, bool]:
 
 def _merged(packs: dict[str, MomentPack]) -> MomentPack:
     """The sum of packs that fit together."""
-    first, n_genes = next(iter(packs.values())), len(next(iter(packs.values())).tables["gene_ids"])
+    held = list(packs.values())
+    first, n_genes = held[0], len(held[0].tables["gene_ids"])
     conditions: dict[Any, int] = {}
     labels: dict[str, list[Any]] = {}  # condition, published name, cells
     batch_names: list[tuple[str, int, int]] = []
-    own_names = [batch for pack in packs.values() for batch in pack.tables["batches"]]
-    ids = {}
+    own_names = [batch for pack in held for batch in pack.tables["batches"]]
+    ids: list[np.ndarray] = []  # of each pack, the number of each of its conditions
     for number, (name, pack) in enumerate(packs.items()):
-        ids[number] = np.array([conditions.setdefault(one, len(conditions)) for one in pack.conditions])
+        ids.append(np.array([conditions.setdefault(one, len(conditions)) for one in pack.conditions]))
         columns = (pack.tables[key] for key in ("labels", "label_condition", "condition_names", "label_cells"))
         for label, own_id, shown, n in zip(*columns, strict=True):
             entry = labels.setdefault(label, [int(ids[number][own_id]), shown, 0])
@@ -121,11 +122,10 @@ def _merged(packs: dict[str, MomentPack]) -> MomentPack:
     order = sorted(batch_names)
     rows = []  # (condition, batch, pack, row), batch after batch
     for batch, (_, number, own_batch) in enumerate(order):
-        pack = list(packs.values())[number]
+        pack = held[number]
         at = np.flatnonzero(pack.row_batch == own_batch)
         at = at[np.argsort(ids[number][pack.row_condition[at]])]
         rows += [(int(ids[number][pack.row_condition[row]]), batch, number, int(row)) for row in at]
-    held = list(packs.values())
     layers = {
         name: np.stack([held[number].layers[name][row] for _, _, number, row in rows]) for name in (*MOMENTS, *COUNTED)
     }
@@ -160,13 +160,12 @@ def _merged(packs: dict[str, MomentPack]) -> MomentPack:
 
 
 def _merged_halves(
-    packs: list[MomentPack], ids: dict[int, np.ndarray], n_conditions: int, n_genes: int
+    packs: list[MomentPack], ids: list[np.ndarray], n_conditions: int, n_genes: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Halves of conditions in several packs: the halves there together."""
     repeats = packs[0].halves.shape[0]
     mean, n_2C = np.zeros((repeats, 2, n_conditions, n_genes)), np.zeros((2, n_conditions), dtype=np.int64)
-    for number, pack in enumerate(packs):
-        at = ids[number]
+    for at, pack in zip(ids, packs, strict=True):
         total = n_2C[:, at] + pack.halves_n
         share = pack.halves_n / np.maximum(total, 1)
         step = np.nan_to_num(pack.halves) - mean[:, :, at]
@@ -180,11 +179,11 @@ def _merged_halves(
 
 
 def _merged_controls(
-    packs: list[MomentPack], ids: dict[int, np.ndarray], n_genes: int
+    packs: list[MomentPack], ids: list[np.ndarray], n_genes: int
 ) -> tuple[sparse.csr_matrix, np.ndarray]:
     """A draw of the control cells of all packs, context after context."""
     cells = sparse.vstack([pack.controls for pack in packs], format="csr")
-    condition = np.concatenate([ids[number][pack.controls_condition] for number, pack in enumerate(packs)])
+    condition = np.concatenate([own[pack.controls_condition] for own, pack in zip(ids, packs, strict=True)])
     groups = drawn_rows([np.flatnonzero(condition == one) for one in np.unique(condition)], n_genes)
     rows = np.concatenate(groups)
     return cells[rows], condition[rows]

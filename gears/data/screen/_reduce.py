@@ -90,9 +90,8 @@ def reduce_to_pack(blocks: Blocks, draft: ScreenDraft, *, workers: int = 1, on_d
     drawn = np.concatenate(drawn_rows(groups, len(draft.var)))
     is_drawn_N = np.zeros(len(row_N), dtype=bool)
     is_drawn_N[drawn] = True
-    leaves = list(
-        _leaves(blocks, draft.cells, row_N, table.cell_condition, _half_bits(table.cell_condition), is_drawn_N)
-    )
+    half_N = _half_bits(table.cell_condition)
+    leaves = list(_leaves(blocks, draft.cells, row_N, table.cell_condition, half_N, is_drawn_N))
     is_gene_G = other_features(blocks.adata.var)[1] == ""
     genes = None if is_gene_G.all() else np.flatnonzero(is_gene_G)
     plan = Plan(len(draft.var), genes, draft.options.normalize, row_batch, is_control_C[row_condition])
