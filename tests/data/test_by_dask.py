@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 from anndata import AnnData, read_h5ad
+from driving import dying_once
 from scipy import sparse
 
 from gears import PertData
@@ -103,14 +102,7 @@ def test_a_killed_worker_costs_its_blocks_only(address, toy_adata, toy_screen, t
     from distributed import Client
 
     killed = tmp_path / "killed"
-
-    def dies_once(rows: Any) -> Any:
-        try:
-            killed.touch(exist_ok=False)
-        except FileExistsError:
-            return rows
-        os.kill(os.getpid(), signal.SIGKILL)
-
+    dies_once = dying_once(killed)
     adata = AnnData(X=blocks(toy_adata.X, dies_once), obs=toy_adata.obs, var=toy_adata.var)
     with Client(address):
         screen = prepare_screen(adata, tmp_path / "toy")

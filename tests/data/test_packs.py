@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from anndata import AnnData, read_h5ad
+from driving import dying_once
 from scipy import sparse
 
 from gears import GEARS, PertData
@@ -204,14 +203,7 @@ def test_a_killed_worker_costs_its_blocks_only(address, toy_adata, toy_screen, t
     from distributed import Client
 
     killed = tmp_path / "killed"
-
-    def dies_once(rows: Any) -> Any:
-        try:
-            killed.touch(exist_ok=False)
-        except FileExistsError:
-            return rows
-        os.kill(os.getpid(), signal.SIGKILL)
-
+    dies_once = dying_once(killed)
     matrix, data = toy_adata.X, data_in(tmp_path / "work")
     parts = [matrix[start : start + N_ROWS] for start in range(0, matrix.shape[0], N_ROWS)]
     blocks = [

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import anndata
 import numpy as np
 import pandas as pd
 import pytest
-from driving import workers_by_fork
+from driving import dying_once, workers_by_fork
 from test_streaming import model_of
 
 from gears import GEARS
@@ -164,18 +161,14 @@ def test_dask_workers_rank_alike_and_a_killed_one_costs_its_blocks(model, genes,
     pytest.importorskip("distributed.core")  # a folder of tests has the same name
     distributed = pytest.importorskip("distributed")
     killed = tmp_path / "killed"
-
-    def dies_once(predictions: Predictions) -> Any:
-        try:
-            killed.touch(exist_ok=False)
-        except FileExistsError:
-            return predictions.delta_UG[:, 0]
-        os.kill(os.getpid(), signal.SIGKILL)
+    dies_once = dying_once(killed)
 
     expected = model.rank_pairs(lambda one: one.delta_UG[:, 0], genes, chunk=CHUNK)
     options = {"n_workers": 3, "threads_per_worker": 1, "dashboard_address": ":0", "host": "127.0.0.1"}
     with distributed.LocalCluster(**options) as cluster:
-        found = model.rank_pairs(dies_once, genes, chunk=CHUNK, dask=cluster.scheduler_address)
+        found = model.rank_pairs(
+            lambda one: dies_once(one).delta_UG[:, 0], genes, chunk=CHUNK, dask=cluster.scheduler_address
+        )
         with distributed.Client(cluster) as client:
             again = model.rank_pairs(lambda one: one.delta_UG[:, 0], genes, chunk=CHUNK, dask=client)
     assert killed.exists()
