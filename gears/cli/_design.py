@@ -58,7 +58,6 @@ def suggest_parser() -> CommandParser:
 
 
 def run_suggest(options: Any) -> None:
-    """Choose a batch and print it."""
     check_output_of(options)
     costs, readout = None if options.costs is None else _values(options.costs), _readout(options)
     targets = None if options.targets is None else listed_names(options.targets)
@@ -88,7 +87,6 @@ def hits_parser() -> CommandParser:
 
 
 def run_hits(options: Any) -> None:
-    """Rank candidates by the probability of a hit."""
     check_output_of(options)
     readout, model = _readout(options), _model(options)
     from gears.design.hits import hits
@@ -109,7 +107,6 @@ def reverse_parser() -> CommandParser:
 
 
 def run_reverse(options: Any) -> None:
-    """Rank candidates by the similarity of their change with a wanted one."""
     check_output_of(options)
     if (options.wanted is None) == (not options.up and not options.down):
         msg = "the wanted change is missing or given twice: give --wanted FILE, or genes by --up and --down"
@@ -141,7 +138,6 @@ def power_parser() -> CommandParser:
 
 
 def run_power(options: Any) -> None:
-    """Cells that an effect needs, or the effect that cells show, by gene."""
     check_output_of(options)
     if options.effect is None and options.cells is None:
         msg = "nothing to compute: give --effect or --cells, the other is computed"

@@ -47,7 +47,6 @@ def evaluate_parser() -> CommandParser:
 
 
 def run_evaluate(options: Any) -> None:
-    """Load the model and its screen, score, print the table, write the report."""
     from gears.core._messages import unknown_name
     from gears.data.splits._split import PARTS
     from gears.evaluation.intervals import summary_table
@@ -80,8 +79,8 @@ def _rendered(table: pd.DataFrame, options: Any, method: str | None = None) -> s
     from gears.evaluation.metrics._registry import DEFAULT
     from gears.evaluation.verdict import first_metrics, render_table
 
-    chosen = options.all_metrics or list(options.metrics) != list(DEFAULT)
-    metrics = None if chosen else first_metrics(table)
+    shows_all = options.all_metrics or list(options.metrics) != list(DEFAULT)
+    metrics = None if shows_all else first_metrics(table)
     text = render_table(table, method=method, subgroups=True, metrics=metrics)
     n_others = 0 if metrics is None else table["metric"].nunique() - len(metrics)
     return f"{text}\n\n{count(n_others, 'further metric')}: --all-metrics" if n_others else text
@@ -112,7 +111,6 @@ def compare_parser() -> CommandParser:
 
 
 def run_compare(options: Any) -> None:
-    """Compare, print the averages, write the report."""
     from gears.core._messages import unknown_name
     from gears.data.splits._registry import SPLITS
     from gears.evaluation.compare import compare
@@ -182,7 +180,6 @@ def report_parser() -> CommandParser:
 
 
 def run_report(options: Any) -> None:
-    """Read the table, write the report, print its path."""
     import pandas as pd
 
     from gears.core._messages import unknown_name

@@ -77,7 +77,6 @@ def explain_parser() -> CommandParser:
 
 
 def run_explain(options: Any) -> None:
-    """Explain one prediction."""
     output = None if options.output is None else check_output(user_path(options.output), options.overwrite)
     from gears.files.formats import write_text
     from gears.gears import GEARS
@@ -93,7 +92,6 @@ def run_explain(options: Any) -> None:
 
 
 def run_predict(options: Any) -> None:
-    """Load the model, predict, and print or write."""
     output = _checked_output(options)
     if options["values"] not in (*VALUES, "logvar"):  # the earlier name of cell_sd, which is reported
         raise ValueError(unknown_name("--values", options["values"], VALUES))

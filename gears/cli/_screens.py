@@ -273,7 +273,6 @@ def prepare_parser() -> CommandParser:
 
 
 def run_prepare(options: Any) -> None:
-    """Prepare, and print a report and the folder."""
     from gears.data.screen.prepare import LoadOptions, locate_screen
     from gears.pertdata import PertData, PertDataOptions
 
@@ -311,7 +310,6 @@ def merge_parser() -> CommandParser:
 
 
 def run_merge(options: Any) -> None:
-    """Merge, and print the file."""
     from gears.pertdata import PertData
 
     *packs, out = options.packs
@@ -352,7 +350,6 @@ def simulate_parser() -> CommandParser:
 
 
 def run_simulate(options: Any) -> None:
-    """Simulate, write, and print a summary."""
     output = user_path(options.output)
     if output.suffix != ".h5ad":
         msg = f"the output is an h5ad file; found {options.output!r}: give a name that ends in .h5ad"
@@ -402,7 +399,6 @@ def effects_parser() -> CommandParser:
 
 
 def run_effects(options: Any) -> None:
-    """Write, and print how many genes the table has."""
     output = check_output(options.out, options.overwrite)
     with _opened(options) as pert_data:
         effects = pert_data.effects(options.context)

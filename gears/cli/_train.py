@@ -61,7 +61,6 @@ def train_parser() -> CommandParser:
 
 
 def run_train(options: Any) -> None:
-    """Train, and print the model's folder and its test scores."""
     if options.save_path is None:
         msg = "the model's folder is missing; give --save-path, or save_path in the file of --config"
         raise ValueError(msg)

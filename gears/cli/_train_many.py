@@ -57,9 +57,9 @@ def run_train_many(options: Any) -> int:
             raise ValueError(msg)
         from gears.jobs.ensemble import train_many
 
-        chosen = configs if options.index is None else [configs[options.index]]
+        to_train = configs if options.index is None else [configs[options.index]]
         where = {name: options[name] for name in ("n_at_once", "device", "timeout")}
-        outcomes = train_many(chosen, gpu_ids_of(options), **where)
+        outcomes = train_many(to_train, gpu_ids_of(options), **where)
         for outcome in outcomes:
             if outcome.result is not None and not outcome.result.stopped:
                 write_json(user_path(outcome.save_path) / SCORES, outcome.result.test_metrics)

@@ -27,7 +27,6 @@ def completion_parser() -> CommandParser:
 
 
 def run_completion(options: Any) -> None:
-    """Print the script."""
     if options.shell not in SHELLS:
         raise ValueError(unknown_name("shell", options.shell, SHELLS))
     try:

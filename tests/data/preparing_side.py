@@ -34,7 +34,7 @@ def prepare_and_die(source: str, folder: str, stage: str) -> None:
     from gears.data.reading._matrix import read_screen
     from gears.data.screen import _files as writing
     from gears.data.screen import prepare
-    from gears.files import _manifest as manifest
+    from gears.files import formats
 
     def die(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -48,7 +48,7 @@ def prepare_and_die(source: str, folder: str, stage: str) -> None:
     elif stage == "tables":
         writing.write_json = die  # type: ignore[assignment]
     elif stage == "manifest":
-        manifest.write_json = die  # type: ignore[assignment]
+        formats.write_json = die  # type: ignore[assignment]
     else:
         from gears.files import _atomic as atomic
 

@@ -60,10 +60,10 @@ def _check_alike(packs: dict[str, MomentPack]) -> None:
     (first_name, first), *others = packs.items()
     for name, pack in others:
         for what in ("gene_ids", "gene_names"):
-            own, wanted = pack.tables[what], first.tables[what]
-            if own != wanted:
-                same = set(own) == set(wanted)
-                differing = sorted(set(own) ^ set(wanted))
+            genes, expected = pack.tables[what], first.tables[what]
+            if genes != expected:
+                same = set(genes) == set(expected)
+                differing = sorted(set(genes) ^ set(expected))
                 detail = "in another order" if same else f"others ({shorten(differing, 3)})"
                 msg = (
                     f"{name} and {first_name} do not measure the same genes: {detail}; prepare both from the same genes"

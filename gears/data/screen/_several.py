@@ -69,9 +69,9 @@ def options_of_prepared(screen: PreparedScreen, options: ProcessingOptions) -> P
         )
         raise ValueError(msg)
     made = ProcessingOptions.from_mapping(screen.manifest["parameters"])
-    kind, batches = made.perturbation_type_key, sorted({*(made.batch_key or ())} - {made.context_key, CONTEXT})
+    type_key, batches = made.perturbation_type_key, sorted({*(made.batch_key or ())} - {made.context_key, CONTEXT})
     for name, theirs, ours in (
-        ("perturbation_type_key", kind, options.perturbation_type_key),
+        ("perturbation_type_key", type_key, options.perturbation_type_key),
         ("batch_key", batches or None, options.batch_key),
     ):
         if theirs is not None and theirs != ours:
