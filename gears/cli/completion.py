@@ -22,7 +22,7 @@ SHELLS = ("bash", "zsh", "tcsh")
 def completion_parser() -> CommandParser:
     text = "Print a script that completes commands, options, their valid names and files."
     parser = CommandParser("completion", "SHELL", text, EPILOG)
-    parser.add_argument("shell", metavar="SHELL", help=", ".join(SHELLS))
+    parser.add("shell", ", ".join(SHELLS))
     return parser
 
 
