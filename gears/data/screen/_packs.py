@@ -32,7 +32,7 @@ from gears.data.screen._statistics import (
 from gears.files._atomic import new_folder, write_atomically
 from gears.files._paths import check_output, reading, user_path
 from gears.files._untrusted import refuse_beyond, refuse_links
-from gears.files.formats import SEAL, content_hash, need_types, plain_adata
+from gears.files.formats import SEAL, content_hash, plain_adata
 
 if TYPE_CHECKING:
     from gears.data.screen._prepared import PreparedScreen
@@ -267,7 +267,6 @@ def read_pack(path: str | Path) -> MomentPack:
             msg = f"{path} has format version {beside['format_version']}, this release reads {VERSION}; write it again"
             raise ValueError(msg)
         text = json.loads(str(beside["description"]))
-        need_types(path, text, {"manifest": dict, "tables": dict})
         obs = read_elem(group["obs"])
         layers = {name: read_elem(group["X" if name == "mean" else f"layers/{name}"]) for name in (*MOMENTS, *COUNTED)}
         pack = MomentPack(
