@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,18 +29,6 @@ logger = logging.getLogger(__name__)
 CONTEXT = "cell_type"
 """Column of the whole with the name of each cell's screen: its contexts."""
 SAME_SIZE = 0.01  # relative difference of library sizes within which screens are normalised alike
-
-
-@dataclass(frozen=True)
-class Several:
-    """Several screens put together: cells, how to prepare them, and the genes that each context measures, (G,) bool.
-
-    The last is None where all measure all.
-    """
-
-    adata: AnnData
-    options: ProcessingOptions
-    is_measured: Mapping[str, np.ndarray] | None
 
 
 def check_sources(sources: Any) -> dict[str, Any]:
@@ -99,8 +86,11 @@ def differences(drafts: Mapping[str, ScreenDraft]) -> list[Finding]:
 
 def together(
     drafts: Mapping[str, ScreenDraft], options: ProcessingOptions, is_gene: KnownGene | None, genes: str
-) -> Several:
-    """Cells of all screens over the shared genes, or over all."""
+) -> tuple[AnnData, ProcessingOptions, Mapping[str, np.ndarray] | None]:
+    """Cells of all screens over the shared genes, or over all; how to prepare them; which genes each context measures.
+
+    The last, (G,) bool by context, is None where all measure all.
+    """
     own = {name: (draft.var["gene_name"].tolist(), draft.var.index.tolist()) for name, draft in drafts.items()}
     renamed = one_spelling(own, is_gene)
     changed = [f"{name}: {old} is {new}" for name, names in renamed.items() for old, new in names.items()]
@@ -142,7 +132,7 @@ def together(
         as_genes=options.as_genes,
         scale=next((draft.scale for draft in drafts.values() if draft.scale is not None), None),
     )
-    return Several(adata, whole, is_measured if differ else None)
+    return adata, whole, is_measured if differ else None
 
 
 def _columns(matrix: sparse.csr_matrix, columns: np.ndarray) -> sparse.csr_matrix:

@@ -261,11 +261,12 @@ def obtain_screen(data_path: Path, load: LoadCall, is_gene: Callable[[], KnownGe
         msg = "dask reduces files whose cells have labels to a moment pack: give moments=, and no guides; or omit dask"
         raise ValueError(msg)
     if load.guides is None and load.moments is not None:
-        reading = cluster(load.dask) if load.dask is not None else contextlib.nullcontext()
-        options = ProcessingOptions.from_mapping(processing)
-        with reading:
-            on_dask: Any = {"workers": workers, "on_dask": load.dask is not None}
-            pack = write_reduced(source, load.moments, options, is_gene(), data_path, **on_dask)
+        options, how = (
+            ProcessingOptions.from_mapping(processing),
+            {"workers": workers, "on_dask": load.dask is not None},
+        )
+        with contextlib.nullcontext() if load.dask is None else cluster(load.dask):
+            pack = write_reduced(source, load.moments, options, is_gene(), data_path, **how)
         return open_pack(pack, data_path / name)
     if load.guides is None:
         adata = open_lean(source, settings.layer, data_path)
@@ -301,10 +302,10 @@ def _obtain_several(data_path: Path, load: LoadCall, is_gene: KnownGene) -> Prep
         draft.log()
     if message := refusal(REFUSED_SEVERAL, problems or differences(drafts)):
         raise ValueError(message)
-    several = together(drafts, settings, is_gene, load.genes)
+    adata, options, is_measured = together(drafts, settings, is_gene, load.genes)
     del drafts
-    more: dict[str, Any] = {"is_measured": several.is_measured, **several.options.changed()}
-    return prepare_screen(several.adata, folder, is_gene=is_gene, workers=load.workers or 1, **more)
+    more: dict[str, Any] = {"is_measured": is_measured, **options.changed()}
+    return prepare_screen(adata, folder, is_gene=is_gene, workers=load.workers or 1, **more)
 
 
 def _draft(source: Any, options: ProcessingOptions, near: Path, is_gene: KnownGene) -> ScreenDraft:
