@@ -261,10 +261,8 @@ def obtain_screen(data_path: Path, load: LoadCall, is_gene: Callable[[], KnownGe
         msg = "dask reduces files whose cells have labels to a moment pack: give moments=, and no guides; or omit dask"
         raise ValueError(msg)
     if load.guides is None and load.moments is not None:
-        options, how = (
-            ProcessingOptions.from_mapping(processing),
-            {"workers": workers, "on_dask": load.dask is not None},
-        )
+        options = ProcessingOptions.from_mapping(processing)
+        how: Any = {"workers": workers, "on_dask": load.dask is not None}
         with contextlib.nullcontext() if load.dask is None else cluster(load.dask):
             pack = write_reduced(source, load.moments, options, is_gene(), data_path, **how)
         return open_pack(pack, data_path / name)
