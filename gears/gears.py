@@ -47,7 +47,7 @@ from gears.prediction import _stream as stream
 from gears.prediction._blocks import Workers
 from gears.prediction._controls import with_controls
 from gears.prediction.explain import Explanation, explain
-from gears.prediction.predictions import Predictions, requested_conditions
+from gears.prediction.predictions import Predictions
 from gears.report.of_model import EvaluateCall, evaluate_model
 from gears.training._fitting import Fit, Seconds, TrainResult, cross_validated
 from gears.training._loggers import check_loggers, tracked
@@ -579,7 +579,7 @@ class GEARS(Shown):
     def _condition(self, query: str | Sequence[str] | Condition) -> Condition:
         """A requested condition, by the names of this model; with the context and type where it has one of each."""
         parts = self._need_model()
-        requested = requested_conditions([query], parts)
+        requested = stream.requested_conditions([query], parts)
         placed = requested if parts.contexts is None else parts.contexts.placed(requested, None, None)
         return placed[0] if len(placed) == 1 else requested[0]
 

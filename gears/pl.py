@@ -371,8 +371,8 @@ def rate_calibration(model: AnyModel, /, threshold: float = 0.2, conditions: Que
 @_scanpy_like(plotting.evidence)
 def evidence(model: AnyModel, /, condition: Query, *, genes: str | Iterable[str] | None = None, n: int = 10) -> Call:
     """What a prediction rests on: the share of training conditions and of the steps of the model (`GEARS.explain`)."""
-    found = gears_of(model).explain(condition, genes, n)
-    return (found.table,), {"title": f"{found.condition.name}: what the prediction rests on"}
+    explanation = gears_of(model).explain(condition, genes, n)
+    return (explanation.table,), {"title": f"{explanation.condition.name}: what the prediction rests on"}
 
 
 @_scanpy_like(plotting.replay_curve)

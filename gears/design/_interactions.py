@@ -45,8 +45,8 @@ from gears.design._candidates import (
 from gears.design.hits import Z_90, is_assumed, ranked, sum_sd
 from gears.evaluation.interactions import SUPPRESSION, SYNERGY, UNDETERMINED, interaction_table, observed_interactions
 from gears.model._folder import ModelParts
+from gears.prediction._information import sets_of
 from gears.prediction._true_changes import beyond
-from gears.prediction.predictions import sets_of
 from gears.priors._uncertainty import Uncertainty, condition_variance
 
 MARGIN = 0.2
@@ -94,13 +94,13 @@ def interactions_table(
         A pair has another number of genes, the model has no standard deviations, or no pair is left.
     """
     need_sd(model)
-    found = read_candidates(model, all_pairs(model) if pairs is None else pairs, keep_measured=True)
-    table = departures(model, found).reset_index(drop=True)
+    usable = read_candidates(model, all_pairs(model) if pairs is None else pairs, keep_measured=True)
+    table = departures(model, usable).reset_index(drop=True)
     if scores:
         table = table.merge(_scores(model, list(table["condition"])), on="condition", how="left", validate="1:1")
     if screen is not None:
         table["observed_strength"] = table["condition"].map(_observed_strength(PreparedScreen.of(screen)))
-    return with_excluded(table, found)
+    return with_excluded(table, usable)
 
 
 def _observed_strength(screen: PreparedScreen) -> dict[str, float]:

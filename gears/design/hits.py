@@ -46,8 +46,9 @@ from gears.design._candidates import (
 from gears.distributed._gpus import GpuIds
 from gears.model._folder import ModelParts
 from gears.prediction._blocks import IN_THIS_PROCESS, Arrays, Workers
+from gears.prediction._information import sets_of
 from gears.prediction._true_changes import beyond
-from gears.prediction.predictions import Predictions, sets_of
+from gears.prediction.predictions import Predictions
 from gears.priors._kernels import CORRELATED_GENES
 
 logger = logging.getLogger(__name__)
@@ -105,9 +106,9 @@ def hits(
     if readout is None and threshold is None:
         threshold = _median_effect_size(model)
     scorer = Scorer.of(readout, threshold, parts_of(model).gene_names)
-    found = read_candidates(model, candidates, measured)
+    usable = read_candidates(model, candidates, measured)
     workers = Workers(None, gpu_ids, n_at_once, dask)
-    table = with_excluded(probabilities(model, found, scorer, workers).reset_index(drop=True), found)
+    table = with_excluded(probabilities(model, usable, scorer, workers).reset_index(drop=True), usable)
     table.attrs["threshold"] = threshold
     return table
 
@@ -199,22 +200,13 @@ def expected_rate(probability_C: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Mean, standard deviation and probability of a readout; the module has the formulas.
+    """Mean, standard deviation and probability of a readout; the module has the formulas."""
 
-    Attributes
-    ----------
-    weight_G
-        Weights of the genes; None for the effect size.
-    limit, rises
-        What is a hit: x above the limit, or below it. For the effect size the limit is that of its square.
-    gene
-        Name of the gene, for a readout of one; else "".
-    """
-
-    weight_G: np.ndarray | None
+    weight_G: np.ndarray | None  # weights of the genes; None for the effect size
+    # limit, rises: what is a hit: x above the limit, or below it. For the effect size the limit is that of its square
     limit: float
     rises: bool
-    gene: str = ""
+    gene: str = ""  # name of the gene, for a readout of one
 
     @classmethod
     def of(cls, readout: Readout, threshold: float | None, gene_names: tuple[str, ...]) -> Scorer:

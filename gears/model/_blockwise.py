@@ -45,8 +45,6 @@ from gears.model._batchnorm import (
     column_sums,
     condition_moments,
     merged,
-    share_of_all,
-    summed,
 )
 
 BLOCK_ROWS = {"cpu": 2048}
@@ -438,3 +436,15 @@ class BufferPool:
 
     def __reduce__(self) -> tuple[type[BufferPool], tuple[()]]:
         return BufferPool, ()
+
+
+def share_of_all(weights: Weights, n_rows: int, moments: Moments, reducer: Reducer) -> Tensor:
+    """Part of the rows of all workers that a single row of each condition is, (U,): weight_u / N."""
+    if reducer.world_size == 1:
+        return weights.share_U if n_rows == 1 else weights.share_U / n_rows
+    return weights.share_U * (weights.n_cells / moments.n_rows.clamp(min=1))
+
+
+def summed(one_H: Tensor, other_H: Tensor, reducer: Reducer) -> Sequence[Tensor]:
+    """Sums of two vectors over all workers, in one collective; the vectors themselves where there is one worker."""
+    return (one_H, other_H) if reducer.world_size == 1 else reducer.sum(torch.stack([one_H, other_H])).unbind()

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gears.data.screen._contexts import type_signs
-from gears.distributed._world import IDENTITY, Reducer
+from gears.distributed._world import Reducer
 from gears.graphs._graph import Graph
 from gears.model._batchnorm import Note, WeightedBatchNorm, Weights, statistics_dtype
 
@@ -59,7 +59,6 @@ class MLP(nn.Module):
         rows: Tensor,
         weight: Weights | Tensor | None = None,
         count: Tensor | float | None = None,
-        reducer: Reducer = IDENTITY,
         notes: list[Note] | None = None,
         *,
         exchanged: Callable[[Tensor], Tensor] | None = None,
@@ -75,7 +74,7 @@ class MLP(nn.Module):
             if exchanged is not None and norm is norms[0]:
                 values = exchanged(values)
             shift, relu = linear.bias.detach(), norm is not norms[-1]
-            rows = norm(values, weight, count, reducer, relu=relu, notes=notes, shift=shift)
+            rows = norm(values, weight, count, relu=relu, notes=notes, shift=shift)
         return rows
 
 

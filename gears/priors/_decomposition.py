@@ -37,24 +37,13 @@ class Single:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """Parts of the prior's prediction of one condition, without its head, for all genes.
+    """Parts of the prior's prediction of one condition, without its head, for all genes."""
 
-    Attributes
-    ----------
-    rows_R, links
-        The training condition of each part, and what links it: ``own``, the name of a similarity, or ``measured``.
-    weight_RG, change_RG
-        Weight of its measured change in the prediction before factor and slope (NaN where there is none), and what it
-        adds to the prediction before these by what it shows beyond the mean of the conditions of its setting.
-    steps
-        What the steps of :data:`STEPS` add, (G,) each.
-    """
-
-    rows_R: np.ndarray
-    links: tuple[str, ...]
-    weight_RG: np.ndarray
-    change_RG: np.ndarray
-    steps: dict[str, np.ndarray]
+    rows_R: np.ndarray  # the training condition of each part
+    links: tuple[str, ...]  # what links it: "own", the name of a similarity, or "measured"
+    weight_RG: np.ndarray  # weight of its measured change before factor and slope; NaN where there is none
+    change_RG: np.ndarray  # what it adds before these by what it shows beyond the mean of its setting's conditions
+    steps: dict[str, np.ndarray]  # what the steps of STEPS add, (G,) each
     _basis: Basis
     _function: Functional | None  # None where the mean of the training conditions is predicted
     _mean_function: Functional | None  # of the share of the mean beside it; None for a mean of one setting
@@ -72,7 +61,7 @@ class Decomposition:
         """
         basis, own = self._basis, self._own_row
         others = np.array([row for row in rows if row != own], dtype=np.int64)
-        places = others - ((own >= 0) & (others > own))
+        places = others - ((own >= 0) & (others > own))  # rows of the basis, which holds the others alone
         change_RG = self._removed(self._function, places)
         for single in self._singles:
             of_single_RG = single.share * single.scale_G * basis.removed(single.function, places)
@@ -81,8 +70,8 @@ class Decomposition:
         change_RG = self._factor_G * change_RG
         if self._mean_factor_G.any():
             change_RG += self._mean_factor_G * self._removed(self._mean_function, places)
-        found = dict(zip(others.tolist(), change_RG, strict=True)) | {own: self._own_removed_G}
-        return np.array([found[row] for row in rows]).reshape(len(rows), -1)
+        change_of = dict(zip(others.tolist(), change_RG, strict=True)) | {own: self._own_removed_G}
+        return np.array([change_of[row] for row in rows]).reshape(len(rows), -1)
 
     def _removed(self, function: Functional | None, places: np.ndarray) -> np.ndarray:
         """Change of a linear function, or of the mean of one setting, without each of some conditions, (R, G)."""
@@ -248,10 +237,8 @@ def _singles(prior: GenePrior, nodes: Sequence[int]) -> tuple[Single, ...]:
     assert basis is not None
     assert measured is not None
     setting, known = int(prior._settings_of([nodes])[0]), np.intersect1d(nodes, prior.genes.trained_T)
-    found: list[Single] = []
-    share_S = np.eye(setting + 1)[setting]
-    if prior.within and prior.uncertainty is not None:
-        share_S = prior.uncertainty.covariance.carried_SS[setting]
+    singles: list[Single] = []
+    share_S = prior._taken_by(setting)
     for other in np.flatnonzero(share_S).tolist():
         for single in singles_in(other, known, prior.n_kinds):
             row = int(measured.rows([single])[0])
@@ -262,8 +249,8 @@ def _singles(prior: GenePrior, nodes: Sequence[int]) -> tuple[Single, ...]:
             function = basis.level.plus(Functional(np.sum(links, axis=0), np.zeros(len(basis.sets))))
             scale_G = np.broadcast_to(prior.scale_S[other], expected_G.shape)
             beyond_G = measured.change_CG[row] - expected_G
-            found.append(Single(row, float(share_S[other]), beyond_G, function, scale_G))
-    return tuple(found)
+            singles.append(Single(row, float(share_S[other]), beyond_G, function, scale_G))
+    return tuple(singles)
 
 
 def _kept(change_G: np.ndarray, others_G: np.ndarray, measured_G: np.ndarray) -> np.ndarray:
