@@ -249,7 +249,7 @@ def compare(
     counts: dict[str, list[dict[str, int]]] = {}
     notes: list[str] = []
     alike: dict[str, None] = {}
-    work = partial(_each_split, models, screen, seeds, baseline_named, compare_options)
+    work = _Methods(models, screen, seeds, baseline_named, compare_options).on_splits
     if gpu_ids is None and n_at_once is None:
         scored_splits = work(named)
     else:
@@ -319,20 +319,83 @@ _Scored = dict[str, tuple["Comparison", dict[str, dict[str, int]]]]
 """By split: the scores, and how many conditions of which part each method was fitted to."""
 
 
-def _each_split(
-    models: Mapping[str, Method],
-    screen: PreparedScreen,
-    seeds: Sequence[int],
-    baseline_named: Callable[[str], Baseline],
-    options: CompareOptions,
-    splits: Mapping[str, Split],
-) -> _Scored:
-    """Fit and score on one split after the other."""
-    scored: _Scored = {}
-    for name, split in splits.items():
-        scored[name] = _one_split(models, screen, split, seeds, baseline_named, options)
-        logger.info("compared %s: %d methods", name, scored[name][0].table["method"].nunique())
-    return scored
+@dataclass(frozen=True)
+class _Methods:
+    """What is compared, the same on every split; it travels to worker processes."""
+
+    models: Mapping[str, Method]
+    screen: PreparedScreen
+    seeds: Sequence[int]
+    baseline_named: Callable[[str], Baseline]
+    options: CompareOptions
+
+    def on_splits(self, splits: Mapping[str, Split]) -> _Scored:
+        """Fit and score on one split after the other."""
+        scored: _Scored = {}
+        for name, split in splits.items():
+            scored[name] = self._on_split(split)
+            logger.info("compared %s: %d methods", name, scored[name][0].table["method"].nunique())
+        return scored
+
+    def _on_split(self, split: Split) -> tuple[Comparison, dict[str, dict[str, int]]]:
+        """Fit and score on one split; and how many conditions of which part each method was fitted to."""
+        part = self.options.part
+        evaluated = _evaluated(split, part)
+        screen, part_screen = screens_of(self.screen, split, part)
+        makers = self._makers()
+        fits = _Fits()
+        waiting: dict[tuple[str, int | str], Baseline] = {}
+        for (name, seed), make in followed(makers.items(), len(makers), "fitting", "methods"):
+            with _measured(fits, name, seed, split, len(evaluated)):
+                method = make()
+                if isinstance(method, Baseline):  # fitted when it is known whether a model was refitted
+                    waiting[name, seed] = method
+                    continue
+                method.fit(screen, split)
+                predicted = method.predict(evaluated)
+                fits.predictions[name, seed] = Predicted.of(predicted, evaluated, len(screen.gene_names), name)
+                fits.parts[name] = _either(fits.parts.get(name), getattr(method, "fitted_parts", ("train",)))
+        parts: tuple[str, ...] = ("train",)
+        for method_parts in fits.parts.values():
+            parts = _either(parts, method_parts)
+        fitted = fitted_conditions(split, parts)
+        settings = settings_of(screen, evaluated, fitted) if waiting else []
+        for (name, seed), baseline in followed(waiting.items(), len(waiting), "fitting", "baselines"):
+            fits.parts[name] = parts
+            with _measured(fits, name, seed, split, len(evaluated)):
+                fits.predictions[name, seed], reasons = predict_baseline(baseline, settings, name)
+                fits.left_out |= reasons
+        keys = [key for key in makers if key in fits.predictions]
+        if not keys:
+            msg = f"no method could be fitted: {fits.left_out}"
+            raise ValueError(msg)
+        # scored under numbers: a method has a prediction for each seed
+        predictions = {str(number): fits.predictions[key] for number, key in enumerate(keys)}
+        table = score(predictions, evaluated, screen, part_screen, fitted, self.options)
+        key_of = table["method"].map(lambda number: keys[int(number)])
+        table.insert(0, "seed", key_of.str[1])
+        table["method"] = key_of.str[0]
+        table.attrs["alike"] = [keys[int(number)][0] for number in table.attrs["alike"]]
+        line = subgroup_line(split, part, evaluated, fitted)
+        table.attrs["notes"] = [] if line is None else [line]
+        counts = {name: count_parts(split, fits.parts[name]) for name, _ in keys}
+        runs = pd.DataFrame([fits.runs[key] for key in keys], columns=RUN_COLUMNS)
+        return Comparison(table, runs, tuple(self.models), fits.left_out), counts
+
+    def _makers(self) -> dict[tuple[str, int | str], Callable[[], Any]]:
+        """What makes each method, by its name and seed ("" where there is none)."""
+        makers: dict[tuple[str, int | str], Callable[[], Any]] = {}
+        for name, model in self.models.items():
+            if hasattr(model, "fit") and not isinstance(model, type):
+                makers[name, ""] = partial(lambda method: method, model)
+            elif not self.seeds:
+                makers[name, ""] = model
+            else:
+                for seed in self.seeds:
+                    makers[name, seed] = partial(model, seed)
+        for name in self.options.baselines:
+            makers[name, ""] = partial(self.baseline_named, name)
+        return makers
 
 
 def _side_by_side(
@@ -360,58 +423,6 @@ def _in_worker(
 ) -> _Scored:
     with quiet(level):
         return work(splits)
-
-
-def _one_split(
-    models: Mapping[str, Method],
-    screen: PreparedScreen,
-    split: Split,
-    seeds: Sequence[int],
-    baseline_named: Callable[[str], Baseline],
-    options: CompareOptions,
-) -> tuple[Comparison, dict[str, dict[str, int]]]:
-    """Fit and score on one split; and how many conditions of which part each method was fitted to."""
-    evaluated = _evaluated(split, options.part)
-    screen, part_screen = screens_of(screen, split, options.part)
-    makers = _makers(models, seeds, baseline_named, options)
-    fits = _Fits()
-    waiting: dict[tuple[str, int | str], Baseline] = {}
-    for (name, seed), make in followed(makers.items(), len(makers), "fitting", "methods"):
-        with _measured(fits, name, seed, split, len(evaluated)):
-            method = make()
-            if isinstance(method, Baseline):  # fitted when it is known whether a model was refitted
-                waiting[name, seed] = method
-                continue
-            method.fit(screen, split)
-            predicted = method.predict(evaluated)
-            fits.predictions[name, seed] = Predicted.of(predicted, evaluated, len(screen.gene_names), name)
-            fits.parts[name] = _either(fits.parts.get(name), getattr(method, "fitted_parts", ("train",)))
-    parts: tuple[str, ...] = ("train",)
-    for method_parts in fits.parts.values():
-        parts = _either(parts, method_parts)
-    fitted = fitted_conditions(split, parts)
-    settings = settings_of(screen, evaluated, fitted) if waiting else []
-    for (name, seed), baseline in followed(waiting.items(), len(waiting), "fitting", "baselines"):
-        fits.parts[name] = parts
-        with _measured(fits, name, seed, split, len(evaluated)):
-            fits.predictions[name, seed], reasons = predict_baseline(baseline, settings, name)
-            fits.left_out |= reasons
-    keys = [key for key in makers if key in fits.predictions]
-    if not keys:
-        msg = f"no method could be fitted: {fits.left_out}"
-        raise ValueError(msg)
-    # scored under numbers: a method has a prediction for each seed
-    predictions = {str(number): fits.predictions[key] for number, key in enumerate(keys)}
-    table = score(predictions, evaluated, screen, part_screen, fitted, options)
-    key_of = table["method"].map(lambda number: keys[int(number)])
-    table.insert(0, "seed", key_of.str[1])
-    table["method"] = key_of.str[0]
-    table.attrs["alike"] = [keys[int(number)][0] for number in table.attrs["alike"]]
-    line = subgroup_line(split, options.part, evaluated, fitted)
-    table.attrs["notes"] = [] if line is None else [line]
-    counts = {name: count_parts(split, fits.parts[name]) for name, _ in keys}
-    runs = pd.DataFrame([fits.runs[key] for key in keys], columns=RUN_COLUMNS)
-    return Comparison(table, runs, tuple(models), fits.left_out), counts
 
 
 @contextmanager
@@ -479,27 +490,6 @@ def _check_methods(models: Mapping[str, Method], options: CompareOptions, seeds:
         if is_estimator and seeds:
             msg = f"model {name!r} is one object, but seeds={list(seeds)}: give a callable that makes one from a seed"
             raise ValueError(msg)
-
-
-def _makers(
-    models: Mapping[str, Method],
-    seeds: Sequence[int],
-    baseline_named: Callable[[str], Baseline],
-    options: CompareOptions,
-) -> dict[tuple[str, int | str], Callable[[], Any]]:
-    """What makes each method, by its name and seed ("" where there is none)."""
-    makers: dict[tuple[str, int | str], Callable[[], Any]] = {}
-    for name, model in models.items():
-        if hasattr(model, "fit") and not isinstance(model, type):
-            makers[name, ""] = partial(lambda method: method, model)
-        elif not seeds:
-            makers[name, ""] = model
-        else:
-            for seed in seeds:
-                makers[name, seed] = partial(model, seed)
-    for name in options.baselines:
-        makers[name, ""] = partial(baseline_named, name)
-    return makers
 
 
 def _evaluated(split: Split, part: str) -> list[Condition]:

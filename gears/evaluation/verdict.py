@@ -313,34 +313,19 @@ def check_report_folder(folder: str | Path, what: str) -> Path:
 
 @dataclass(frozen=True)
 class Results:
-    """A tidy table with its averages, differences and verdicts.
-
-    Attributes
-    ----------
-    table
-        Tidy scores (:func:`gears.evaluation.comparison_table`).
-    summary, differences
-        :func:`gears.evaluation.interval_table` and, for every model, :func:`gears.evaluation.difference_table`.
-    strata
-        :func:`gears.evaluation.interval_table` by size of the effect and by number of cells, with both as columns
-        ``stratum`` and ``subgroup``.
-    verdicts, decisive
-        :func:`gears.evaluation.verdict` and :func:`gears.evaluation.verdict_table` by model.
-    runs
-        Cost of every fit (:class:`gears.evaluation.Comparison`), where it was measured.
-    left_out
-        Methods that were excluded, with the reason.
-    """
+    """A tidy table with its averages, differences and verdicts."""
 
     title: str
-    table: pd.DataFrame
-    summary: pd.DataFrame
-    differences: pd.DataFrame
+    table: pd.DataFrame  # tidy scores (gears.evaluation.comparison_table)
+    summary: pd.DataFrame  # gears.evaluation.interval_table
+    differences: pd.DataFrame  # gears.evaluation.difference_table, for every model
     strata: pd.DataFrame
-    verdicts: Mapping[str, str]
-    decisive: pd.DataFrame
-    runs: pd.DataFrame | None
-    left_out: Mapping[str, str]
+    """:func:`gears.evaluation.interval_table` by size of the effect and by number of cells, with both as columns
+    ``stratum`` and ``subgroup``."""
+    verdicts: Mapping[str, str]  # gears.evaluation.verdict by model
+    decisive: pd.DataFrame  # gears.evaluation.verdict_table, for every model
+    runs: pd.DataFrame | None  # cost of every fit (gears.evaluation.Comparison), where it was measured
+    left_out: Mapping[str, str]  # methods that were excluded, with the reason
     details: Mapping[str, str]
     level: float
 

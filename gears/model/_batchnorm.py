@@ -1,6 +1,6 @@
 """Batch norm over weighted rows.
 
-Rows are a tensor (L, U, H): U conditions, each with L rows (genes; 1 for layers whose rows are conditions) of H
+Rows are a tensor (L, U, H): U conditions, each with L rows (genes in :mod:`gears.model._blockwise`, else 1) of H
 features. A condition is computed once, however many cells it has, so row (l, u) counts weight_u times, the number of
 its cells. With N = L sum_u weight_u, summed over all workers,
 
@@ -65,7 +65,7 @@ class WeightedBatchNorm(nn.Module):
     ) -> Tensor:
         """Normalise rows, and apply a ReLU if `relu`.
 
-        `rows`: (U, H), or (G, U, H) for layers over genes and conditions.
+        `rows`: (U, H).
         `weight`: (U,) number of cells of each condition. None: all rows count once.
         `count`: number of rows for the running variance's N/(N-1) where it is not the sum of weights (the trunk: cells
             times genes).
@@ -84,9 +84,7 @@ class WeightedBatchNorm(nn.Module):
             out = F.relu(out) if relu else out
         else:
             weights = weight if isinstance(weight, Weights) else Weights.of(weight.to(exact))
-            rows_LUH = rows if rows.ndim == 3 else rows.unsqueeze(0)
-            out, mean_H, var_H, n_rows = _NormaliseRows.apply(rows_LUH, self.weight, self.bias, weights, self.eps, relu)
-            out = out.reshape(rows.shape)
+            out, mean_H, var_H, n_rows = _NormaliseRows.apply(rows, self.weight, self.bias, weights, self.eps, relu)
             count = n_rows if count is None else count
         if not isinstance(count, Tensor):
             n_all = float(rows.numel() // self.num_features if count is None else count)
@@ -192,44 +190,42 @@ def track(notes: Sequence[Note]) -> None:
 
 
 class _NormaliseRows(torch.autograd.Function):
-    """Weighted batch norm of rows (L, U, H), with an optional ReLU."""
+    """Weighted batch norm of rows (U, H), with an optional ReLU."""
 
     @staticmethod
     def forward(
-        ctx: Any, rows_LUH: Tensor, gamma_H: Tensor, beta_H: Tensor, weights: Weights, eps: float, relu: bool
+        ctx: Any, rows_UH: Tensor, gamma_H: Tensor, beta_H: Tensor, weights: Weights, eps: float, relu: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        with torch.autocast(rows_LUH.device.type, enabled=False):
-            exact_LUH = rows_LUH.to(weights.share_U.dtype)
-            moments = merged(*condition_moments(exact_LUH), len(rows_LUH), weights)
+        with torch.autocast(rows_UH.device.type, enabled=False):
+            exact_UH = rows_UH.to(weights.share_U.dtype)
+            moments = merged(exact_UH, None, 1, weights)
             inverse_H = torch.rsqrt(moments.var_H + eps)
             # out = beta + gamma (x - mean) / s.d. as one multiplication and addition per value
             scale_H = gamma_H * inverse_H
             shift_H = torch.addcmul(beta_H, moments.mean_H, scale_H, value=-1)
-            out = torch.addcmul(shift_H, exact_LUH, scale_H).to(rows_LUH.dtype)
+            out = torch.addcmul(shift_H, exact_UH, scale_H).to(rows_UH.dtype)
             if relu:
                 out.relu_()
-        # one operator less where each condition has one row, as everywhere but in the plain version of _blockwise
-        share_U = weights.share_U if len(rows_LUH) == 1 else weights.share_U / len(rows_LUH)
-        ctx.save_for_backward(rows_LUH, scale_H, share_U, moments.mean_H, inverse_H, out if relu else None)
+        ctx.save_for_backward(rows_UH, scale_H, weights.share_U, moments.mean_H, inverse_H, out if relu else None)
         ctx.mark_non_differentiable(*moments)
         return (out, *moments)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_LUH: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        rows_LUH, scale_H, share_U, mean_H, inverse_H, relu_out = ctx.saved_tensors
-        with torch.autocast(rows_LUH.device.type, enabled=False):
+    def backward(ctx: Any, grad_UH: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        rows_UH, scale_H, share_U, mean_H, inverse_H, relu_out = ctx.saved_tensors
+        with torch.autocast(rows_UH.device.type, enabled=False):
             if relu_out is not None:
-                grad_LUH = torch.ops.aten.threshold_backward(grad_LUH, relu_out, 0)
-            rows, grad = rows_LUH.to(share_U.dtype), grad_LUH.to(share_U.dtype)
-            grad_beta_H, products_H = row_products(grad, rows, mean_H)
-            grad_gamma_H = products_H * inverse_H
+                grad_UH = torch.ops.aten.threshold_backward(grad_UH, relu_out, 0)
+            rows, grad = rows_UH.to(share_U.dtype), grad_UH.to(share_U.dtype)
+            grad_beta_H = grad.sum(0)
+            grad_gamma_H = (grad * (rows - mean_H)).sum(0) * inverse_H
             terms = NormTerms.of(mean_H, inverse_H, scale_H, (grad_beta_H, grad_gamma_H), share_U)
             # a gradient that a conversion or the ReLU has just made is overwritten: one tensor of this size less
-            may_overwrite = relu_out is not None or grad is not grad_LUH
+            may_overwrite = relu_out is not None or grad is not grad_UH
             grad = grad.mul_(scale_H) if may_overwrite else grad * scale_H
             grad_rows = terms.subtract_from(grad, rows)
-        return grad_rows.to(rows_LUH.dtype), grad_gamma_H, grad_beta_H, None, None, None
+        return grad_rows.to(rows_UH.dtype), grad_gamma_H, grad_beta_H, None, None, None
 
 
 class _OuterTerms(torch.autograd.Function):
@@ -335,41 +331,3 @@ def _mixed(share_U: Tensor, mean_UH: Tensor, var_UH: Tensor | None) -> tuple[Ten
     mean_H = share_U @ mean_UH
     square_UH = (mean_UH - mean_H).square_()
     return mean_H, share_U @ (square_UH if var_UH is None else square_UH.add_(var_UH))
-
-
-def condition_moments(rows_LUH: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Mean and variance over the L rows of every condition, each (U, H); no variance where there is one row."""
-    n_rows, n_conditions, n_features = rows_LUH.shape
-    if n_rows == 1:
-        return rows_LUH[0], None
-    if rows_LUH.numel() == 0:
-        return rows_LUH.new_zeros(n_conditions, n_features), None
-    # as a matrix (L, U H) its columns are single features of single conditions, whose moments torch's batch norm kernel
-    # computes while it reads the rows once (several times faster than torch.var_mean over the first axis)
-    mean, var = torch.batch_norm_update_stats(rows_LUH.reshape(n_rows, -1), None, None, 0.0)
-    return mean.view(n_conditions, n_features), var.view(n_conditions, n_features)
-
-
-def row_products(grad_LUH: Tensor, rows_LUH: Tensor, mean_H: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums over all rows of ``grad`` and of ``grad * (rows - mean)``, each (H,)."""
-    n_rows, n_conditions = rows_LUH.shape[:2]
-    if n_rows == 1 or rows_LUH.numel() == 0:
-        return grad_LUH.sum((0, 1)), (grad_LUH * (rows_LUH - mean_H)).sum((0, 1))
-    # columns (L, U H), as in condition_moments
-    sums, products = column_sums(
-        grad_LUH.reshape(n_rows, -1), rows_LUH.reshape(n_rows, -1), mean_H.repeat(n_conditions)
-    )
-    return sums.view(n_conditions, -1).sum(0), products.view(n_conditions, -1).sum(0)
-
-
-def column_sums(grad: Tensor, rows: Tensor, mean_K: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums over rows, (L, K), of a gradient, and of its product with the centred rows, (K,) each.
-
-    The backward kernel of a batch norm with fixed statistics (mean, variance 1) computes both while it reads the rows
-    once. The CPU kernel takes the running statistics, the CUDA kernel the saved ones, so both are given.
-    """
-    one_K = torch.ones_like(mean_K)
-    _, products_K, sums_K = torch.ops.aten.native_batch_norm_backward(
-        grad, rows, one_K, mean_K, one_K, mean_K, one_K, False, 0.0, [False, True, True]
-    )
-    return sums_K, products_K

@@ -63,7 +63,7 @@ class MLP(nn.Module):
         *,
         exchanged: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
-        """Apply to rows (U, H) or (G, U, H); arguments as in :class:`WeightedBatchNorm`.
+        """Apply to rows (U, H); arguments as in :class:`WeightedBatchNorm`.
 
         `exchanged` is applied to the values of the first linear map, (U, hidden).
         """

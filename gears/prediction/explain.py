@@ -112,7 +112,7 @@ def explain(
     terms = decompose(prior, nodes)
     steps = _steps(prior, nodes, terms, predictions.delta_UG[0], unclipped.delta_UG[0])
     prediction_G = predictions.delta_UG[0][columns]
-    table, change_RN = _table(_Names(parts, one), terms, steps, prediction_G, columns, n)
+    table, change_RN = _table(parts, one, terms, steps, prediction_G, columns, n)
     names = np.asarray(parts.gene_names)[columns]
     n_effective = effective_number(shares_of_weights(prior, [nodes]))
     return Explanation(
@@ -157,41 +157,28 @@ def _steps(
     return steps | {name: step_G for name, step_G in more.items() if has[name]}
 
 
-@dataclass(frozen=True)
-class _Names:
-    """Training conditions as the model names them, and what the text calls their parts of one prediction."""
-
-    parts: ModelParts
-    condition: Condition
-
-    def cells(self, row: int) -> float:
-        """Its number of cells."""
-        assert self.parts.prior is not None
-        assert self.parts.prior.basis is not None
-        return float(self.parts.prior.basis.n_C[row])
-
-    def group(self, other: Condition, link: str) -> str:
-        """What the text calls what another condition gives through a link."""
-        if other == self.condition:
-            return "its own measurement"
-        genes, here = set(other.genes), set(self.condition.genes)
-        if link in (OWN, MEASURED):
-            common = "+".join(sorted(genes & here))
-            if len(genes) == 1:
-                text = "measured singles" if len(here) > 1 else f"{common} measured"
-            elif genes <= here:
-                text = "measured pairs of its genes" if genes < here else "the same genes measured"
-            else:
-                text = f"{'pairs' if len(genes) == 2 else 'combinations'} with {common}"
+def _group(condition: Condition, other: Condition, link: str) -> str:
+    """What the text calls what another condition gives to a prediction through a link."""
+    if other == condition:
+        return "its own measurement"
+    genes, here = set(other.genes), set(condition.genes)
+    if link in (OWN, MEASURED):
+        common = "+".join(sorted(genes & here))
+        if len(genes) == 1:
+            text = "measured singles" if len(here) > 1 else f"{common} measured"
+        elif genes <= here:
+            text = "measured pairs of its genes" if genes < here else "the same genes measured"
         else:
-            text = f"genes alike in {link}"
-        pairs = ((other.context, self.condition.context), (other.kind, self.condition.kind))
-        where = [there for there, mine in pairs if there != mine]
-        return " in ".join([text, *where])
+            text = f"{'pairs' if len(genes) == 2 else 'combinations'} with {common}"
+    else:
+        text = f"genes alike in {link}"
+    pairs = ((other.context, condition.context), (other.kind, condition.kind))
+    return " in ".join([text, *(there for there, mine in pairs if there != mine)])
 
 
 def _table(
-    names: _Names,
+    parts: ModelParts,
+    condition: Condition,
     terms: Decomposition,
     steps: dict[str, np.ndarray],
     prediction_G: np.ndarray,
@@ -204,8 +191,13 @@ def _table(
     change_RG = terms.change_RG[:, columns]
     share_R, weight_R = change_RG @ along_G, terms.weight_RG[:, columns] @ (prediction_G * along_G)
     order = np.argsort(-np.abs(share_R), kind="stable")
-    conditions = {row: name_of_training(names.parts, row) for row in dict.fromkeys(terms.rows_R.tolist())}
-    groups = [names.group(conditions[row], link) for row, link in zip(terms.rows_R.tolist(), terms.links, strict=True)]
+    assert parts.prior is not None
+    assert parts.prior.basis is not None
+    n_C = parts.prior.basis.n_C
+    conditions = {row: name_of_training(parts, row) for row in dict.fromkeys(terms.rows_R.tolist())}
+    groups = [
+        _group(condition, conditions[row], link) for row, link in zip(terms.rows_R.tolist(), terms.links, strict=True)
+    ]
     listed = order[:n].tolist()
     rows = list(dict.fromkeys(terms.rows_R[listed].tolist()))
     without = dict(zip(rows, (terms.without(rows)[:, columns] @ along_G).tolist(), strict=True))
@@ -215,7 +207,7 @@ def _table(
         row = int(terms.rows_R[part])
         name, weight, share = conditions[row].name, float(weight_R[part]), float(share_R[part])
         records.append(
-            ("condition", name, terms.links[part], groups[part], names.cells(row), weight, share, without[row])
+            ("condition", name, terms.links[part], groups[part], float(n_C[row]), weight, share, without[row])
         )
     others: dict[tuple[str, str], list[int]] = {}
     for part in order[n:].tolist():

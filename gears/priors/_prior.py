@@ -25,7 +25,6 @@ from gears.priors._kernels import (
 )
 from gears.priors._magnitude import Magnitude
 from gears.priors._measured import Measured
-from gears.priors._residual import Residual
 from gears.priors._uncertainty import Uncertainty
 
 Sets = Sequence[Sequence[int]]
@@ -89,6 +88,30 @@ class Effects:
         """The part of the changes that does not depend on which genes are perturbed, (U, G)."""
         size_U1 = sizes_of(sets)[:, None]
         return np.asarray(np.where(size_U1 > 0, self.offset_G, 0.0) + size_U1 * self.shared_G)
+
+
+@dataclass(frozen=True)
+class Residual:
+    """Changes that other screens add for genes that training does not perturb."""
+
+    nodes_N: np.ndarray  # these genes, ascending
+    change_NG: np.ndarray  # (N, G) float32
+
+    def __call__(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Sum over each condition's genes, (U, G)."""
+        genes = GeneSimilarity(self.nodes_N, None)  # type: ignore[arg-type]
+        return np.asarray(genes.members(sets) @ self.change_NG, dtype=np.float64)
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], n_genes: int) -> Residual | None:
+        """What a file of a prior holds of it; ValueError where it does not fit."""
+        if "others" not in arrays:
+            return None
+        nodes_N, change_NG = arrays["others"], arrays["others_change"].astype(np.float32)
+        if change_NG.shape != (len(nodes_N), n_genes):
+            msg = f"the prior's effects of other screens are {change_NG.shape}; expected {(len(nodes_N), n_genes)}"
+            raise ValueError(msg)
+        return cls(nodes_N, change_NG)
 
 
 @dataclass(frozen=True)
