@@ -77,6 +77,7 @@ def _scanpy_like(plot: Callable[..., Any]) -> Callable[[Callable[..., Call]], Ca
             **options: Any,
         ) -> Any:
             if args and _holds_model(args[0]):
+                # arguments of the function of a model; the others are those of the plot
                 names = {name: options.pop(name) for name in of_model.parameters if name in options}
                 args, of_call = call_of(*args, **names)
                 options = of_call | options

@@ -131,25 +131,11 @@ def read_candidates(
     keep_measured: bool = False,
     what: str = "candidate",
 ) -> Candidates:
-    """Candidates without those that the model knows nothing of, and without measured ones.
+    """Candidates without those that the model knows nothing of, and without measured ones; ValueError if none is left.
 
-    Parameters
-    ----------
-    candidates
-        Genes, or conditions such as "A+B"; the genes expressed in the screen when None. One that names no setting
-        stands for that condition in every setting that the model is fitted to. They are read one by one, so that a
-        generator of a million pairs takes 12 bytes a pair.
-    measured
-        Conditions that were measured, beside those that the model is fitted to.
-    keep_measured
-        Do not exclude measured conditions.
-    what
-        What messages call the candidates.
-
-    Raises
-    ------
-    ValueError
-        No candidate is left.
+    By default those are the genes expressed in the screen. One that names no setting means that condition in every
+    setting that the model is fitted to. They are read one by one: a generator of a million pairs takes 12 bytes a pair.
+    `measured` were measured beside the conditions that the model is fitted to; `what` messages call the candidates.
     """
     parts = parts_of(model)
     node_of = {name: node for node, name in enumerate(parts.pert_names)}

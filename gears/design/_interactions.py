@@ -141,6 +141,7 @@ def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
     shift_G = control_G = np.zeros(len(parts.gene_names))
     along = 1.0
     if true_change is not None:
+        # the error of the control that stays unknown, and the least variance of each of the three conditions
         shift_G, control_G = true_change.shift_G, true_change.control_G + 3 * true_change.least_G
         along = true_change.along
     of_singles = list(predicted(model, singles))

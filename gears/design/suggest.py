@@ -230,6 +230,7 @@ def _by_information(
     )
     search = _Search.of(joint, uncertainty, candidates, all_targets)
     of_since = joint.members(since_SK, setting_of_since)
+    # what was measured since training is known as if it had been chosen already
     for member_L, alone in zip(of_since, _alone(uncertainty, since_SK), strict=True):
         search.target_variance -= search.measure(member_L, alone)
     present, records, is_free_C = search.target_variance, [], np.ones(len(candidates), dtype=bool)

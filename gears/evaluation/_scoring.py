@@ -231,6 +231,7 @@ def _scored(
         predicted_here = {
             name: predicted for name, predicted in predictions.items() if not np.isnan(predicted.mean_UG).all()
         }
+        # a method without predictions here has no rows; where none has any, all are undefined
         predictions = predicted_here or predictions
     methods = followed(predictions.items(), len(predictions), "scoring", "methods")
     tables = [_scores(name, predicted, truth, subgroups, options) for name, predicted in methods]

@@ -40,7 +40,7 @@ from gears.distributed._devices import DeviceLike, one_thread, plan_devices
 from gears.distributed._gpus import GpuIds
 from gears.distributed._launch import launch_many
 from gears.distributed._world import Ranks, current_world
-from gears.files._cache import cache_file, cached_arrays
+from gears.files._cache import arrays_hash, cache_file, cached_arrays
 from gears.files.formats import content_hash
 from gears.graphs._custom import Graphs
 from gears.graphs._similarities import PriorInputs
@@ -171,8 +171,7 @@ class Work:
         if network is not None:
             arrays |= parts.go.arrays("go") | parts.coexpress.arrays("coexpress")
             arrays |= {f"network {name}": value.cpu().numpy() for name, value in network.state_dict().items()}
-        named = [value for name in sorted(arrays) for value in (name, arrays[name])]
-        return content_hash(facts, *named, *_code(self.reduce))
+        return content_hash(facts, arrays_hash(arrays), *_code(self.reduce))
 
 
 def _code(function: Any) -> list[bytes]:

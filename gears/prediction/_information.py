@@ -36,6 +36,7 @@ def source_of_genes(parts: ModelParts) -> dict[str, str]:
     fitted = {gene for condition in parts.fitted_conditions() for gene in condition.genes}
     names = np.asarray(parts.pert_names, dtype=str)
     source_P = np.where(_has_similar(parts), 2, 3)
+    # the better source last: it replaces the weaker one
     for source, genes in ((1, parts.gene_names), (0, fitted)):
         source_P[np.isin(names, list(genes))] = source
     return {name: SOURCES[source] for name, source in zip(parts.pert_names, source_P.tolist(), strict=True)}

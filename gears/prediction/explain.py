@@ -108,6 +108,7 @@ def explain(
     one, nodes = _placed(parts, condition)
     columns = _columns(parts, genes)
     predictions = predict(network, parts, [one], warn=False)
+    # parts add up to the prediction before values below 0 are cut; what that adds is a step
     unclipped = predict(network, parts, [one], clip=False, warn=False) if predictions.clip else predictions
     terms = decompose(prior, nodes)
     steps = _steps(prior, nodes, terms, predictions.delta_UG[0], unclipped.delta_UG[0])

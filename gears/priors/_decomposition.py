@@ -128,6 +128,7 @@ def decompose(prior: GenePrior, nodes: Sequence[int]) -> Decomposition:
     own, kind = int(prior.measured.rows([nodes])[0]), int(prior.kinds_of([nodes])[0])
     basis, kept = prior.basis, np.arange(len(prior.basis.sets))
     if own >= 0:
+        # a measured condition is predicted from the others first, then mixed with its own measurement
         basis, kept = basis.without(own), np.delete(kept, own)
         n_known = prior.genes.among(basis.sets).members([nodes]).getnnz(axis=1)
         kind = int(kinds_of_sets(n_known, np.array([float(len(nodes))]))[0])

@@ -96,6 +96,7 @@ def _placed(
         n = max(len(covariance.carried_SS), 1 + int(settings.max()))
         carried_SS = np.zeros((n, n))
         carried_SS[: len(covariance.carried_SS), : len(covariance.carried_SS)] = covariance.carried_SS
+        # a setting without conditions shows nothing of its own: it takes the mean of those of its type
         carried_SS[settings] = 0.0
         for setting, kind in zip(settings.tolist(), kind_S.tolist(), strict=True):
             alike = trained[trained % n_kinds == kind]

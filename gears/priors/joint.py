@@ -190,6 +190,7 @@ class JointCovariance:
             column_LR, direct_RR = self.direct
             column_BR = member_BL @ column_LR
             explained_B = square_sums(column_BR, column_BR @ direct_RR) - explained_B
+        # every condition holds the level once, times the factor of its setting
         scale_B = np.asarray(member_BL[:, [0]].toarray(), dtype=np.float64).ravel()
         gene_BN = sparse.csr_matrix(sparse.diags(1 / scale_B) @ gene_BN)
         variance_B = self.level + self.overall.variance(gene_BN)

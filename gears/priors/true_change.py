@@ -69,14 +69,8 @@ class TrueChange:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Weight, mean and standard deviation of the true change for each of its sizes, (K, U, G) each.
 
-        Parameters
-        ----------
-        group_U
-            :func:`group_of` of each condition.
-        change_UG, sd_UG
-            Predicted changes and their standard deviations.
-        is_own_UG
-            Which genes are perturbed themselves: their change is known to be there, and is no smaller than predicted.
+        By the group of each condition (:func:`group_of`), predicted changes and their standard deviations, and which
+        genes are perturbed themselves: their change is known to be there, and is no smaller than predicted.
         """
         change_UG = change_UG - self.shift_G
         q_U1, r_U1, f_U1, typical_U1 = self.groups[group_U, :4].T[:, :, None]
@@ -142,14 +136,8 @@ def fit_true_change(
 ) -> TrueChange:
     """Find the numbers of every group.
 
-    Parameters
-    ----------
-    mean_G, noise_of_mean_G
-        Mean measured change over conditions, and its sampling variance.
-    control_G
-        Sampling variance of the control mean.
-    least_G
-        Least variance of a prediction.
+    `mean_G`, `noise_of_mean_G`: mean measured change over conditions, and its sampling variance.
+    `control_G`: sampling variance of the control mean. `least_G`: least variance of a prediction.
     """
     between = max(float((mean_G**2 - control_G - noise_of_mean_G).mean()), 0.0)
     total_G = np.maximum(between + control_G + noise_of_mean_G, _TINY)

@@ -18,10 +18,11 @@ from gears.core._messages import count, shorten
 from gears.core._numbers import clipped
 from gears.core._options import anything, list_of_names, option, options, switch, text
 from gears.data.splits._split import PARTS, Split
+from gears.evaluation._beside import baseline_predictions, comparison_table, folds_table
 from gears.evaluation._fitted import fitted_conditions, subgroup_line
 from gears.evaluation._scoring import N_SPLIT_HALF, Predicted, ScoreOptions, split_half
 from gears.evaluation.baselines import DEFAULT_BASELINES
-from gears.evaluation.compare import Comparison, baseline_predictions, comparison_table, folds_table
+from gears.evaluation.compare import Comparison
 from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap
 from gears.evaluation.truth import ScreenCells, Truth
 from gears.evaluation.verdict import MIN_CONDITIONS, Results, check_report_folder
