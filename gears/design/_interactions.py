@@ -150,13 +150,13 @@ def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
     single_row_N, assumed, start, blocks = _measured_rows(parts, singles), [], 0, []
     for predictions in predicted(model, pairs):
         assert predictions.sd is not None
-        place_U2 = np.searchsorted(keys, key_C2[start : start + len(predictions)])
-        first_UG, second_UG = single_NG[place_U2].transpose(1, 0, 2)
+        row_U2 = np.searchsorted(keys, key_C2[start : start + len(predictions)])
+        first_UG, second_UG = single_NG[row_U2].transpose(1, 0, 2)
         is_measured_U = _measured_rows(parts, predictions.conditions) >= 0
-        is_known_U = is_measured_U & (single_row_N[place_U2] >= 0).all(axis=1)
+        is_known_U = is_measured_U & (single_row_N[row_U2] >= 0).all(axis=1)
         share_U = departure_share(prior.uncertainty, sets_of(parts, predictions.conditions))
         sd_UG = np.sqrt(along * share_U)[:, None] * predictions.sd
-        noise_UG = square_NG[place_U2].sum(axis=1) * is_known_U[:, None]
+        noise_UG = square_NG[row_U2].sum(axis=1) * is_known_U[:, None]
         apart_UG = noise_UG + is_known_U[:, None] * predictions.sd**2 + control_G
         assumed.append(is_assumed(parts, predictions.conditions))
         block = _block(

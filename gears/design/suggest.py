@@ -130,23 +130,21 @@ def suggest(
     if aim not in AIMS:
         raise ValueError(unknown_name("aim", aim, AIMS))
     n = whole_number("n", n)
+    need_sd(model)
     if for_conditions is not None:
         if targets is not None:
             msg = "targets= and for_conditions= both say which predictions are to become certain; give one of them"
             raise ValueError(msg)
-        need_sd(model)
         targets = _wanted_conditions(model, for_conditions)
         candidates = _informing_conditions(model, targets) if candidates is None else candidates
     _check_arguments(aim, targets, readout, threshold)
-    need_sd(model)
     parts = parts_of(model)
-    own = parts.spelling
-    since = [own.condition(entry, parts.pert_names) for entry in entries_of(measured)]
+    since = [parts.spelling.condition(entry, parts.pert_names) for entry in entries_of(measured)]
     scorer = None if threshold is None else Scorer.of(readout, threshold, parts.gene_names)
     if candidates is None and aim == "interaction":
         candidates = all_pairs(model)
     usable = read_candidates(model, candidates, since)
-    cost_C = _costs(usable, costs, own)
+    cost_C = _costs(usable, costs, parts.spelling)
     if aim == "information":
         table = _by_information(model, usable, n, cost_C, targets, since)
     else:
@@ -175,7 +173,7 @@ def _check_arguments(aim: str, targets: Entries | None, readout: Readout, thresh
         raise ValueError(msg)
 
 
-def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None, own: Spelling) -> np.ndarray:
+def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None, spelling: Spelling) -> np.ndarray:
     """Cost of each candidate, (C,); raises for costs not above 0, names given twice, and names of no candidate."""
     cost_C = np.ones(len(candidates))
     if costs is None:
@@ -183,7 +181,7 @@ def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None
     if not isinstance(costs, Mapping | pd.Series):
         msg = f'costs are a {type(costs).__name__}; expected numbers by candidate, such as {{"AHR+KLF1": 2.0}}'
         raise ValueError(msg)
-    given: list[tuple[Condition, Any]] = [(own.condition(str(name)), cost) for name, cost in costs.items()]
+    given: list[tuple[Condition, Any]] = [(spelling.condition(str(name)), cost) for name, cost in costs.items()]
     cost_of = {condition: plain_number(cost) for condition, cost in given}
     check_unique([condition.name for condition, _ in given], "candidates in costs")
     wrong = [f"{one.name}: {brief(cost)}" for one, cost in cost_of.items() if not is_number(cost) or cost <= 0]

@@ -61,24 +61,24 @@ class Decomposition:
         """
         basis, own = self._basis, self._own_row
         others = np.array([row for row in rows if row != own], dtype=np.int64)
-        places = others - ((own >= 0) & (others > own))  # rows of the basis, which holds the others alone
-        change_RG = self._removed(self._function, places)
+        rows_of_basis = others - ((own >= 0) & (others > own))  # it holds the others alone
+        change_RG = self._removed(self._function, rows_of_basis)
         for single in self._singles:
-            of_single_RG = single.share * single.scale_G * basis.removed(single.function, places)
+            of_single_RG = single.share * single.scale_G * basis.removed(single.function, rows_of_basis)
             of_single_RG[others == single.row] = single.beyond_G
             change_RG -= of_single_RG
         change_RG = self._factor_G * change_RG
         if self._mean_factor_G.any():
-            change_RG += self._mean_factor_G * self._removed(self._mean_function, places)
+            change_RG += self._mean_factor_G * self._removed(self._mean_function, rows_of_basis)
         change_of = dict(zip(others.tolist(), change_RG, strict=True)) | {own: self._own_removed_G}
         return np.array([change_of[row] for row in rows]).reshape(len(rows), -1)
 
-    def _removed(self, function: Functional | None, places: np.ndarray) -> np.ndarray:
+    def _removed(self, function: Functional | None, rows_of_basis: np.ndarray) -> np.ndarray:
         """Change of a linear function, or of the mean of one setting, without each of some conditions, (R, G)."""
         if function is not None:
-            return self._scale_G * self._basis.removed(function, places)
+            return self._scale_G * self._basis.removed(function, rows_of_basis)
         rest_CG = self._basis.rest_CG
-        return np.asarray((rest_CG.mean(axis=0) - rest_CG[places]) / max(1, len(rest_CG) - 1))
+        return np.asarray((rest_CG.mean(axis=0) - rest_CG[rows_of_basis]) / max(1, len(rest_CG) - 1))
 
 
 @dataclass
