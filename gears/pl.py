@@ -170,7 +170,7 @@ def _truth(gears: GEARS, predictions: Predictions) -> Truth:
 
 @_scanpy_like(plotting.plot_perturbation)
 def plot_perturbation(model: AnyModel, /, query: Query, save_file: str | Path | None = None) -> Call:
-    """A condition's cells over its top genes, and the prediction with its 90 % interval."""
+    """A condition's cells over the genes of largest measured change, and the prediction with its 90 % interval."""
     return (gears_of(model), query, save_file), {"show": False}
 
 
@@ -186,7 +186,7 @@ def gene_changes(model: AnyModel, /, condition: Query, *, baselines: Sequence[st
         baseline = make_baseline(name).fit(_screen(gears), gears.split)
         methods[name] = baseline.predict(predictions.conditions)[0] - truth.control_mean_G
     return (truth.delta_UG[0], methods, predictions.gene_names), {
-        "genes": truth.top_moderated(n_genes)[0],
+        "n_genes": n_genes,
         "standard_error_G": truth.std_UG[0] / np.sqrt(truth.n_cells_U[0]),
         "sd": None if predictions.sd_change is None else {"gears": predictions.sd_change[0]},
         "title": predictions.conditions[0].name,

@@ -22,7 +22,6 @@ NAMES = ("gene_names", "pert_names", "control_mean")
 
 
 def convert_parser() -> CommandParser:
-    """Options of ``gears convert``."""
     parser = CommandParser(
         "convert", "SOURCE OUTPUT", "Convert cell-gears data: a folder of screens, or a saved model.", EPILOG
     )

@@ -206,7 +206,6 @@ class CommandParser(ArgumentParser):
         source: type[Options],
         *,
         omit: Collection[str] = (),
-        only: Collection[str] | None = None,
         texts: Mapping[str, str] | None = None,
         several_words: bool = False,
     ) -> None:
@@ -218,7 +217,7 @@ class CommandParser(ArgumentParser):
         self._titled[title] = group
         hints, commands = typing.get_type_hints(source), source.commands()
         for field in dataclasses.fields(source):  # type: ignore[arg-type]
-            if field.name not in commands or field.name in omit or (only is not None and field.name not in only):
+            if field.name not in commands or field.name in omit:
                 continue
             name, hint, default = commands[field.name], hints[field.name], typing.cast(Any, field.default)
             text = (texts or {}).get(name, field.metadata["help"]).replace("%", "%%")
@@ -261,8 +260,8 @@ class _HelpAll(argparse.Action):
 
 def _example(line: str) -> str:
     """A line of an example; a remark that goes beyond 80 columns stands below it."""
-    found = re.fullmatch(r"(.*\S)\s{2,}(\(.*\))", line)
-    return f"{found[1]}\n      {found[2]}" if found and len(line) > 80 else line
+    match = re.fullmatch(r"(.*\S)\s{2,}(\(.*\))", line)
+    return f"{match[1]}\n      {match[2]}" if match and len(line) > 80 else line
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -274,8 +273,8 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         blocks: list[str] = []
         for is_example, lines in itertools.groupby(text.splitlines(), lambda line: line.startswith("  ") or not line):
-            found = list(lines)
-            blocks += map(_example, found) if is_example else textwrap.wrap(" ".join(found), width)
+            block = list(lines)
+            blocks += map(_example, block) if is_example else textwrap.wrap(" ".join(block), width)
         return "".join(f"{indent}{line}\n" for line in blocks)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:

@@ -36,7 +36,6 @@ VALUES = ("expression", "delta", "sd", "sd_change", "cell_sd")
 
 
 def predict_parser() -> CommandParser:
-    """Options of ``gears predict``."""
     description = "Predict with a trained model; no training data is needed."
     parser = CommandParser("predict", "MODEL [GENES ...]", description, EPILOG)
     parser.add_argument("model", metavar="MODEL", help="folder of the model")
@@ -66,7 +65,6 @@ EXPLAIN_EPILOG = """examples:
 
 
 def explain_parser() -> CommandParser:
-    """Options of ``gears explain``."""
     text = "Which training conditions a prediction rests on, with which weight and share."
     parser = CommandParser("explain", "MODEL CONDITION", text, EXPLAIN_EPILOG)
     parser.add_argument("model", metavar="MODEL", help="folder of the model")
@@ -85,12 +83,13 @@ def run_explain(options: Any) -> None:
     from gears.gears import GEARS
 
     model = GEARS.from_pretrained(options.model, device="cpu")
-    found = model.explain(options.condition, options.genes or None, options.n)
+    explanation = model.explain(options.condition, options.genes or None, options.n)
+    table = explanation.table
     if output is not None:
-        write_text(output, found.table.to_csv(index=False))
-    value = {"condition": found.condition.name, "text": found.text, "n_effective": found.n_effective}
-    rows = found.table.astype(object).where(found.table.notna(), None).to_dict("records")
-    show(options, value | {"rows": rows}, str(found))
+        write_text(output, table.to_csv(index=False))
+    value = {"condition": explanation.condition.name, "text": explanation.text, "n_effective": explanation.n_effective}
+    rows = table.astype(object).where(table.notna(), None).to_dict("records")
+    show(options, value | {"rows": rows}, str(explanation))
 
 
 def run_predict(options: Any) -> None:
@@ -183,7 +182,6 @@ similarity (similar genes, or neighbours in the perturbation graph), nothing (an
 
 
 def genes_parser() -> CommandParser:
-    """Options of ``gears genes``."""
     parser = CommandParser("genes", "MODEL [GENES ...]", "List the genes that a model can perturb.", GENES_EPILOG)
     parser.add_argument("model", metavar="MODEL", help="folder of the model")
     parser.add_argument("genes", metavar="GENES", nargs="*", default=[], help="list these genes alone")

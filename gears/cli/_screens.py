@@ -304,7 +304,6 @@ Exit codes: 0 written, 2 the packs cannot be merged.
 
 
 def merge_parser() -> CommandParser:
-    """Options of ``gears merge``."""
     parser = CommandParser("merge", "PACK PACK ... OUT", "Add up moment packs of one screen.", MERGE_EPILOG)
     parser.add_argument("packs", metavar="PACK", nargs="+", help="moment packs; the last name is the one to write")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
@@ -340,7 +339,6 @@ SIMULATE_EPILOG = """examples:
 
 
 def simulate_parser() -> CommandParser:
-    """Options of ``gears simulate``."""
     from gears.simulate._options import SimulationOptions
 
     parser = CommandParser(
@@ -389,7 +387,6 @@ EFFECTS_FIRST = ("context", "overwrite", "dataset", "guides", "condition_key", "
 
 
 def effects_parser() -> CommandParser:
-    """Options of ``gears effects``."""
     from gears.data.screen.prepare import LoadOptions
 
     text = "Write the effects of single genes in a screen as a small table."

@@ -176,7 +176,6 @@ Exit codes: 0 ready to train, 1 not ready (the lines that begin with "error").
 
 
 def doctor_parser() -> CommandParser:
-    """Options of ``gears doctor``."""
     description = "Check this machine without changing it; with DATA, estimate what training on it costs."
     parser = CommandParser("doctor", "[DATA]", description, DOCTOR_EPILOG, first=("dataset", "work_dir"))
     add_data(parser, optional=True)

@@ -32,7 +32,6 @@ SCORES = "scores.json"
 
 
 def train_many_parser() -> CommandParser:
-    """Options of ``gears train-many``."""
     description = "Train each configuration of a file separately, and print a table of all."
     parser = CommandParser("train-many", "CONFIGS", description, EPILOG)
     parser.add_argument("configs", metavar="CONFIGS", help="YAML file with a list of configurations")

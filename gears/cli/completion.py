@@ -20,7 +20,6 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 
 def completion_parser() -> CommandParser:
-    """Options of ``gears completion``."""
     text = "Print a script that completes commands, options, their valid names and files."
     parser = CommandParser("completion", "SHELL", text, EPILOG)
     parser.add_argument("shell", metavar="SHELL", help=", ".join(SHELLS))

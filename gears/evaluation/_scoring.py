@@ -18,7 +18,7 @@ from gears.conditions import Condition
 from gears.core._numbers import clips
 from gears.core._options import Options, list_of_names, option, options, switch, whole
 from gears.core._progress import followed
-from gears.data.screen._samples import half_means
+from gears.data.screen._packs import half_means
 from gears.data.splits._split import subgroup_names
 from gears.evaluation._fitted import Setting, by_setting, settings_of
 from gears.evaluation._rows import changes

@@ -22,19 +22,12 @@ def release(*arrays: np.ndarray | None) -> None:
     """Release the pages of large files that arrays are mapped from for reading; they are read again when needed."""
     # the system would release them when memory gets scarce, but until then they count as memory of the process
     for array in arrays:
-        mapping = _mapping(array)
-        if mapping is not None and len(mapping) >= LARGE and hasattr(mmap, "MADV_DONTNEED"):
+        owner: Any = array
+        while owner is not None and not isinstance(owner, np.memmap):  # views of views of a mapped file
+            owner = getattr(owner, "base", None)
+        mapping = None if owner is None or owner.mode != "r" else owner._mmap  # type: ignore[attr-defined]
+        if isinstance(mapping, mmap.mmap) and len(mapping) >= LARGE and hasattr(mmap, "MADV_DONTNEED"):
             mapping.madvise(mmap.MADV_DONTNEED)
-
-
-def _mapping(array: object) -> mmap.mmap | None:
-    """The map of a file that an array is a view of, where it is mapped for reading only."""
-    while array is not None:
-        if isinstance(array, np.memmap):
-            inner = array._mmap  # type: ignore[attr-defined]
-            return inner if array.mode == "r" and isinstance(inner, mmap.mmap) else None
-        array = getattr(array, "base", None)
-    return None
 
 
 def pieces(array: np.ndarray) -> Iterator[np.ndarray]:

@@ -23,9 +23,10 @@ from gears.data.screen._contexts import ModelContexts
 from gears.data.screen._spelling import Spelling
 from gears.data.splits._split import Split, perturbed_in
 from gears.files._atomic import new_folder
-from gears.files._manifest import MANIFEST, FolderFormat
 from gears.files._paths import check_folder, link_target, user_path
 from gears.files.formats import (
+    MANIFEST,
+    FolderFormat,
     check_file,
     checksums_of,
     content_hash,

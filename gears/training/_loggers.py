@@ -71,20 +71,15 @@ def check_loggers(names: Iterable[str], *, has_folder: bool = True) -> None:
         if entry.needs_folder and not has_folder:
             msg = f"loggers={name!r} writes into the model's folder; give save_path"
             raise ValueError(msg)
-        if name == "wandb":
-            _check_wandb_key()
+        if name == "wandb" and os.environ.get("WANDB_MODE", "online") == "online":
+            import wandb
 
-
-def _check_wandb_key() -> None:
-    """Raise ValueError where Weights & Biases would refuse the run after the screen was read."""
-    import wandb
-
-    if os.environ.get("WANDB_MODE", "online") == "online" and not wandb.api.api_key:
-        msg = (
-            "loggers='wandb' needs an API key of Weights & Biases, and none was found; run `wandb login`, "
-            "or set WANDB_MODE=offline and run `wandb sync` later"
-        )
-        raise ValueError(msg)
+            if not wandb.api.api_key:  # the run would be refused after the screen was read
+                msg = (
+                    "loggers='wandb' needs an API key of Weights & Biases, and none was found; run `wandb login`, "
+                    "or set WANDB_MODE=offline and run `wandb sync` later"
+                )
+                raise ValueError(msg)
 
 
 def tracked(loggers: str | Sequence[str], project: str, name: str) -> dict[str, Any]:

@@ -136,7 +136,13 @@ class TrainingEngine:
         self.local_rank, self.world_size = local_rank, world_size
         self.experiment_name = experiment_name
         self.folder = Path(folder) if folder is not None else Path(experiment_name)
-        self.scaler = modes.gradient_scaler(self.options, self.device)
+        device_type, is_float16 = self.device.type, self.options.use_amp and self.options.amp_dtype == "float16"
+        self.scaler = torch.amp.GradScaler(
+            device_type,
+            init_scale=self.options.init_scale,
+            growth_interval=self.options.growth_interval,
+            enabled=is_float16 and device_type == "cuda",
+        )
         self.ema: AveragedModel | None = None
         if self.options.use_ema:
             self.ema = modes.MovingAverage(self.model, self.options.ema_decay)

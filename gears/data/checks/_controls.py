@@ -53,8 +53,7 @@ def control_cells(
             count(len(missing), "gene"), agreeing(len(missing), "is", "are"), agreeing(len(missing), "takes", "take"),
             shorten(missing),
         )  # fmt: skip
-    found = matrix[:, np.maximum(column_G, 0)]
-    return sparse.csr_matrix(found), column_G >= 0
+    return sparse.csr_matrix(matrix[:, np.maximum(column_G, 0)]), column_G >= 0
 
 
 def _columns(

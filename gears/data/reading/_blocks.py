@@ -181,9 +181,8 @@ def _of_dask(adata: AnnData, layer: str | None) -> Blocks:
     joined: Callable[..., Any] = dask.delayed(
         lambda parts: sparse.vstack([as_csr(part) for part in parts], format="csr")
     )
-    most = (
-        8 * BLOCK_VALUES // max(1, array.shape[1])
-    )  # cells of a block: one value in eight is taken to be other than 0
+    # cells of a block: one value in eight is taken to be other than 0
+    most = 8 * BLOCK_VALUES // max(1, array.shape[1])
     blocks: list[list[Any]] = []
     sizes: list[int] = []
     for part, size in zip(array.to_delayed().ravel(), array.chunks[0], strict=True):

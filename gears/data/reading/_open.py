@@ -81,8 +81,10 @@ def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     file_format = kind_of(path)
     if file_format == "h5ad":
         return read_screen(path, backed=backed)
-    readers = {"zarr": _read_zarr, "10x-h5": _read_10x_h5, "10x-mtx": _read_10x_mtx, "several": _read_several}
-    return readers[file_format](path)
+    if file_format == "several":
+        members = members_of(path)
+        return put_together(path, members, [open_screen(member) for member in members])
+    return {"zarr": _read_zarr, "10x-h5": _read_10x_h5, "10x-mtx": _read_10x_mtx}[file_format](path)
 
 
 def refuse_address(path: str | Path) -> None:
@@ -194,11 +196,6 @@ def _read_zarr(path: Path) -> AnnData:
         adata = anndata.read_zarr(path)
     check_matrices(path, adata)
     return adata
-
-
-def _read_several(folder: Path) -> AnnData:
-    members = members_of(folder)
-    return put_together(folder, members, [open_screen(member) for member in members])
 
 
 def put_together(folder: Path, members: Sequence[Path], screens: Sequence[AnnData]) -> AnnData:

@@ -30,10 +30,18 @@ from gears.data.screen._statistics import (
     rank_genes,
     statistics_of,
 )
-from gears.files._manifest import FolderFormat
 from gears.files._mapped import TableWriter, pieces
 from gears.files._paths import user_path
-from gears.files.formats import checksums_of, content_hash, need_names, need_types, plain_adata, read_json, write_json
+from gears.files.formats import (
+    FolderFormat,
+    checksums_of,
+    content_hash,
+    need_names,
+    need_types,
+    plain_adata,
+    read_json,
+    write_json,
+)
 
 if TYPE_CHECKING:
     from gears.data.checks._settings import SettingTable
@@ -169,7 +177,7 @@ def _written_statistics(
     cells: sparse.csr_matrix | CellMatrix,
     table: SettingTable,
     workers: int,
-    is_measured: Mapping[str, np.ndarray] | None = None,
+    is_measured: Mapping[str, np.ndarray] | None,
 ) -> ConditionStatistics:
     """Write the moments of all conditions, block by block where there is one batch; the tables as mapped files."""
     target, control_of = folder / "statistics", controls_of(table.conditions)

@@ -46,16 +46,13 @@ def merge_moments(paths: Sequence[str | Path], out: str | Path, *, overwrite: bo
     if len(paths) < 2:
         msg = f"two packs or more are merged; found {len(paths)}"
         raise ValueError(msg)
-    packs = {_name(path, paths): read_pack(path) for path in paths}
+    files = [named(Path(path)) for path in paths]
+    names = [name_of(file).removesuffix(".moments") for file in files]
+    # where two files have one name, their paths tell them apart
+    unique = [name if names.count(name) == 1 else str(file) for name, file in zip(names, files, strict=True)]
+    packs = {name: read_pack(path) for name, path in zip(unique, paths, strict=True)}
     _check_alike(packs)
     return _merged(packs).write(out, overwrite=overwrite)
-
-
-def _name(path: str | Path, paths: Sequence[str | Path]) -> str:
-    """The name of a pack: that of its file, or its path where two files have one name."""
-    names = [name_of(named(Path(other))).removesuffix(".moments") for other in paths]
-    own = name_of(named(Path(path))).removesuffix(".moments")
-    return own if names.count(own) == 1 else str(named(Path(path)))
 
 
 def _check_alike(packs: dict[str, MomentPack]) -> None:
@@ -120,14 +117,15 @@ def _merged(packs: dict[str, MomentPack]) -> MomentPack:
             unique = text and own_names.count(text) == 1
             batch_names.append((text if unique else JOINT.join(filter(None, (text, name))), number, batch))
     order = sorted(batch_names)
-    rows = []  # (condition, batch, pack, row), batch after batch
-    for batch, (_, number, own_batch) in enumerate(order):
+    chunks = []  # pack, its rows and their conditions, batch after batch
+    for _, number, own_batch in order:
         pack = held[number]
-        at = np.flatnonzero(pack.row_batch == own_batch)
-        at = at[np.argsort(ids[number][pack.row_condition[at]])]
-        rows += [(int(ids[number][pack.row_condition[row]]), batch, number, int(row)) for row in at]
+        rows = np.flatnonzero(pack.row_batch == own_batch)
+        condition = ids[number][pack.row_condition[rows]]
+        by_condition = np.argsort(condition)
+        chunks.append((pack, rows[by_condition], condition[by_condition]))
     layers = {
-        name: np.stack([held[number].layers[name][row] for _, _, number, row in rows]) for name in (*MOMENTS, *COUNTED)
+        name: np.concatenate([pack.layers[name][rows] for pack, rows, _ in chunks]) for name in (*MOMENTS, *COUNTED)
     }
     halves, halves_n = _merged_halves(held, ids, len(conditions), n_genes)
     controls, controls_condition = _merged_controls(held, ids, n_genes)
@@ -139,7 +137,7 @@ def _merged(packs: dict[str, MomentPack]) -> MomentPack:
         "conditions": [[list(one.genes), one.context, one.kind] for one in conditions],
         "batches": [text for text, _, _ in order],
     }
-    n = np.array([held[number].n[row] for _, _, number, row in rows], dtype=np.int64)
+    n = np.concatenate([pack.n[rows] for pack, rows, _ in chunks]).astype(np.int64)
     sizes = {"cells": int(n.sum()), "conditions": len(conditions), "labels": len(labels)}
     manifest = first.manifest | {
         "content_hash": content_hash("merged", [pack.manifest["content_hash"] for pack in held]),
@@ -153,7 +151,8 @@ def _merged(packs: dict[str, MomentPack]) -> MomentPack:
         "dropped": [one for pack in held for one in pack.manifest["dropped"]],
         "shape": first.manifest["shape"] | sizes,
     }
-    row_condition, row_batch = (np.array([row[column] for row in rows], dtype=np.int64) for column in (0, 1))
+    row_condition = np.concatenate([condition for _, _, condition in chunks]).astype(np.int64)
+    row_batch = np.repeat(np.arange(len(chunks)), [len(rows) for _, rows, _ in chunks])
     return MomentPack(
         manifest, tables, row_condition, row_batch, n, layers, halves, halves_n, controls, controls_condition
     )

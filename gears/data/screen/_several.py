@@ -125,10 +125,7 @@ def together(
         columns = np.array([column_of.get(name, -1) for name in kept])
         is_measured[screen] = columns >= 0
         matrices.append(_columns(draft.matrix, columns))
-    divisions = [
-        *(options.batch_key or ()),
-        *([options.perturbation_type_key] if options.perturbation_type_key else ()),
-    ]
+    divisions = [name for name in (*(options.batch_key or ()), options.perturbation_type_key) if name]
     obs = pd.concat([_obs(name, draft, divisions) for name, draft in drafts.items()])
     ids = [id_of[name] for name in kept]
     var = pd.DataFrame({"gene_name": kept}, index=ids if len(set(ids)) == len(ids) else kept)
@@ -152,10 +149,10 @@ def _columns(matrix: sparse.csr_matrix, columns: np.ndarray) -> sparse.csr_matri
     """Columns of a matrix in another order, with empty ones for -1, (N, len(columns)) CSR."""
     to = np.full(matrix.shape[1], -1, dtype=np.int64)
     to[columns[columns >= 0]] = np.flatnonzero(columns >= 0)
-    found = to[matrix.indices]
-    is_kept = found >= 0
+    column = to[matrix.indices]
+    is_kept = column >= 0
     bounds = np.concatenate([[0], np.cumsum(is_kept)])[matrix.indptr]
-    kept = sparse.csr_matrix((matrix.data[is_kept], found[is_kept], bounds), shape=(matrix.shape[0], len(columns)))
+    kept = sparse.csr_matrix((matrix.data[is_kept], column[is_kept], bounds), shape=(matrix.shape[0], len(columns)))
     kept.sort_indices()
     return kept
 

@@ -28,8 +28,8 @@ from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen._reduce import reduce_to_pack
 from gears.data.screen._several import check_sources, differences, options_of_prepared, together
 from gears.files._atomic import clean_leftovers, locked, need_space, new_folder
-from gears.files._manifest import MANIFEST
 from gears.files._paths import check_output, named, user_path
+from gears.files.formats import MANIFEST
 
 if TYPE_CHECKING:
     import numpy as np
