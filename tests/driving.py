@@ -97,12 +97,14 @@ def workers_by_fork() -> Iterator[None]:
         setup = dataclasses.replace(setup, parent=forkserver._forkserver._forkserver_pid)
         return start_by_fork(function, (setup, payload), **options)
 
-    fork_server()
+    server, context_of = fork_server(), multiprocessing.get_context
     torch.multiprocessing.start_processes = start_workers
+    multiprocessing.get_context = lambda method=None: server if method == "spawn" else context_of(method)
     try:
         yield
     finally:
         torch.multiprocessing.start_processes = start
+        multiprocessing.get_context = context_of
 
 
 def dying_once(killed: Path) -> Callable[[Any], Any]:
