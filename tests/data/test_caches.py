@@ -37,7 +37,7 @@ def starts(context: BaseContext, source: Path, folder: Path, n: int) -> list[tup
     """n new processes, at most 8 at once, all wanting the same folder."""
     with ProcessPoolExecutor(8, mp_context=context, max_tasks_per_child=1) as pool:
         waiting = [pool.submit(prepare_all, str(source), str(folder), 1) for _ in range(n)]
-        return [one.result(timeout=240) for one in waiting]
+        return [one.result(timeout=600) for one in waiting]
 
 
 def hidden(folder: Path) -> Iterator[str]:

@@ -148,7 +148,7 @@ def test_under_torchrun_rank_0_has_the_table(model, genes, tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
     done = subprocess.run(
         [*command, str(tests), str(tests / "prediction"), str(table)],
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert sorted(line for line in done.stdout.splitlines() if line.startswith("ROWS")) == ["ROWS 0", "ROWS 66"]
