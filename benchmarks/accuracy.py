@@ -286,7 +286,7 @@ def inner_row(kind: str, values: pd.DataFrame) -> dict[str, Any]:
 
 
 def heads_of_folds(data: PertData, screen: Screen, n_folds: int, patches: Sequence[Any] = ()) -> Iterator[pd.DataFrame]:
-    """The same on a screen that is prepared; `inner_s` is what the inner folds took under `patches`, `cpu_s` training."""
+    """The same on a screen that is prepared; `inner_s`: what inner folds took under `patches`, `cpu_s`: training."""
     for split in folds_of(data, n_folds):
         data.use_split(split)
         fitted, refitted = prior_of(data), prior_of(data, ("train", "val"))
