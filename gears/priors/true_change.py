@@ -33,7 +33,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import logsumexp, softmax
+from scipy.special import softmax
 
 from gears.priors._kernels import CORRELATED_GENES
 
@@ -234,11 +234,19 @@ def _likelihood(
     off_KN = (measured_N - mean_KN) / variance_KN
     wide_KN = off_KN * (measured_N - mean_KN) - 1
     joint_KN = log_KN + 0.5 * (-np.log(variance_KN) - wide_KN)
-    norm_N, total_N = logsumexp(joint_KN, axis=0), logsumexp(log_KN, axis=0)
-    is_KN = np.exp(joint_KN - norm_N)
-    apart_KN = is_KN - np.exp(log_KN - total_N)
+    (is_KN, norm_N), (before_KN, total_N) = _shares(joint_KN), _shares(log_KN)
+    apart_KN = is_KN - before_KN
     by_r_KN = apart_KN * (q * (square_KN - 1) * error_N / total_KN)
     by_r_KN += is_KN * (wide_KN / variance_KN * spread_KN * share_KN - 2 * off_KN * mean_KN * error_N / total_KN)
     by_f_KN = is_KN * off_KN * mean_KN - apart_KN * q * square_KN
     gradient = [(apart_KN * fits_KN).sum(), by_r_KN.sum(), by_f_KN.sum(), *apart_KN.sum(axis=1)]
     return float((norm_N - total_N).mean()), np.array(gradient) / len(change_N)
+
+
+def _shares(log_KN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Softmax over rows, (K, N), and the logarithm of the sum of the exponentials, (N,), from the same exponentials."""
+    most_N = log_KN.max(axis=0)
+    share_KN = np.exp(log_KN - most_N)
+    sum_N = share_KN.sum(axis=0)
+    share_KN /= sum_N
+    return share_KN, most_N + np.log(sum_N)
