@@ -336,7 +336,8 @@ class PertData(Shown):
         Parameters
         ----------
         screens
-            Name of each context, and its screen: AnnData, the path of a file or of a prepared folder, or PertData.
+            Name of each context, and its screen: AnnData, the path of a file, moment pack or prepared folder, or
+            PertData. With a pack among them the whole has no cells (:meth:`write_moments`).
         data_path, dataset_name
             Folder of prepared screens, and name of the whole.
         genes

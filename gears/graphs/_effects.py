@@ -115,7 +115,9 @@ class GeneEffects:
             squares_G += n_cells * variance_within(view.statistics, ids)
             cells += n_cells
         if len(by_gene) < 2:
-            msg = f"{screen.folder.name} perturbs {count(len(by_gene), 'gene')} alone; effects of single genes are needed"
+            msg = (
+                f"{screen.folder.name} perturbs {count(len(by_gene), 'gene')} alone; effects of single genes are needed"
+            )
             raise ValueError(msg)
         values_TG = np.mean(means, axis=0) + np.array([np.mean(changes, axis=0) for changes in by_gene.values()])
         return cls(tuple(by_gene), tuple(screen.gene_names), values_TG, np.sqrt(squares_G / cells))
