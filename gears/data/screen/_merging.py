@@ -18,8 +18,7 @@ from gears.conditions import Condition
 from gears.core._messages import shorten
 from gears.data.checks._names import KnownGene
 from gears.data.checks._options import ProcessingOptions
-from gears.data.checks._settings import JOINT
-from gears.data.checks._survey import POOLED
+from gears.data.checks._settings import JOINT, POOLED
 from gears.data.reading._open import name_of
 from gears.data.screen._cells import drawn_rows
 from gears.data.screen._packs import COUNTED, MOMENTS, MomentPack, read_pack
