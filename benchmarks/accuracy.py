@@ -32,7 +32,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
-import torch
 from measuring import Result, cpu_seconds, table
 from screens import (
     COMBINED,
@@ -53,6 +52,7 @@ from screens import (
 
 from gears import Condition, PertData
 from gears.data.splits._split import Split
+from gears.distributed import World
 from gears.evaluation import BASELINES, DECISIVE, compare
 from gears.evaluation._fitted import settings_of
 from gears.evaluation.metrics import condition_metrics, get_metric
@@ -241,7 +241,7 @@ def heads_of_folds(data: PertData, screen: Screen, n_folds: int) -> Iterator[pd.
         options = TrainOptions().with_defaults()
         prepare_head(data, fitted)
         start = cpu_seconds()
-        trained = train_head(data, fitted, options, device=torch.device("cpu")).fitted.prior
+        trained = train_head(data, fitted, options, World()).fitted.prior
         seconds = cpu_seconds() - start
         for name, prior in (("prior", refitted.prior), ("head", with_head_of(refitted.prior, trained))):
             found = scored(data, partial(expression_of, data, prior))

@@ -201,9 +201,7 @@ class Fit:
         """The prior with its head, where it earns a weight, and who stopped training before its end."""
         if fitted is None or self.given.epochs == 0:
             return fitted, None
-        worker = self.worker
-        workers: Any = {"rank": worker.rank, "world_size": worker.world_size, "distributed": is_running()}
-        head = train_head(self.pert_data, fitted, self.given, device=worker.device, **workers)
+        head = train_head(self.pert_data, fitted, self.given, self.worker)
         if head.stopped is None:
             self._log(_line_on_head(head))
         return head.fitted, head.stopped
