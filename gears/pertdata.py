@@ -336,7 +336,8 @@ class PertData(Shown):
         Parameters
         ----------
         screens
-            Name of each context, and its screen: AnnData, the path of a file or of a prepared folder, or PertData.
+            Name of each context, and its screen: AnnData, the path of a file, moment pack or prepared folder, or
+            PertData. With a pack among them the whole has no cells (:meth:`write_moments`).
         genes
             "shared": the genes that all of them measure; "all": those that any of them does.
         data_path, dataset_name, gene2go, obo, default_pert_graph, verbose

@@ -151,7 +151,7 @@ def _write(model: GEARS, perturbations: list[str], path: Path, options: Any, con
         pairs = model.pairs(perturbations or None)
         model.predict_to_file(pairs, path, **how)
         return len(pairs)
-    from gears.prediction.predictions import requested_conditions
+    from gears.prediction._stream import requested_conditions
 
     conditions = requested_conditions(perturbations, model._need_model())
     if path.suffix == ".csv":
@@ -188,8 +188,7 @@ def genes_parser() -> CommandParser:
 def run_genes(options: Any) -> None:
     from gears.conditions import Condition
     from gears.model._folder import load_parts
-    from gears.prediction._information import SOURCES, source_of_genes
-    from gears.prediction.predictions import nodes_of
+    from gears.prediction._information import SOURCES, nodes_of, source_of_genes
 
     parts = load_parts(options.model)
     nodes_of([Condition((name,)) for name in options.genes], parts.pert_names)  # raises for unknown ones

@@ -28,8 +28,8 @@ from gears.files.formats import content_hash
 from gears.gears import GEARS
 from gears.jobs._job import TrainingJob, train_ddp_worker
 from gears.model._folder import difference
-from gears.prediction._stream import predict
-from gears.prediction.predictions import Predictions, requested_conditions
+from gears.prediction._stream import predict, requested_conditions
+from gears.prediction.predictions import Predictions
 from gears.training._fitting import TrainResult
 
 logger = logging.getLogger(__name__)

@@ -97,7 +97,7 @@ def environment() -> dict[str, str]:
     return values | {"OMP_NUM_THREADS": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
-def run_all(commands: list[list[str]], folder: Path, timeout: float = 240) -> list[str]:
+def run_all(commands: list[list[str]], folder: Path, timeout: float = 900) -> list[str]:
     """Start the commands at once; their outputs. All must end with 0; else what they started is killed as well."""
     folder.mkdir()
     files = [(folder / f"out{place}", folder / f"err{place}") for place in range(len(commands))]

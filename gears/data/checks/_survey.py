@@ -28,7 +28,7 @@ from gears.data.checks._layout import GUIDES, INDEX, ONE_TYPE, Layout, find_layo
 from gears.data.checks._names import KnownGene
 from gears.data.checks._options import ProcessingOptions
 from gears.data.checks._scale import COUNTS, LOG1P
-from gears.data.checks._settings import SettingTable
+from gears.data.checks._settings import POOLED, SettingTable
 from gears.data.checks._styles import is_control_like
 from gears.data.reading._matrix import RAW, as_csr, layers_of, log_normalize, other_features, values_of
 from gears.files._mapped import pieces
@@ -42,7 +42,6 @@ MIN_CELLS_DE = 2
 REFUSED = "this screen cannot be prepared"
 UNREADABLE = ("missing-label", "unreadable-label", "other-separator")
 """Findings after which labels cannot be brought into the published form."""
-POOLED = "pooled"
 
 
 @dataclass(frozen=True)

@@ -184,10 +184,7 @@ def _written_statistics(
         ids = table.cell_condition
         statistics, control_mean_BG = statistics_of(cells, ids, control_of, table.cell_batch, workers=workers)
         if is_measured is not None:
-            contexts = sorted(is_measured)
-            is_measured_KG = np.array([is_measured[name] for name in contexts])
-            fill_unmeasured(statistics, is_measured_KG, np.array([contexts.index(c.context) for c in table.conditions]))
-            np.save(folder / f"{MEASURED}.npy", is_measured_KG)
+            save_measured(folder, statistics, is_measured, table.conditions)
         np.save(folder / "cells" / "batch.npy", table.cell_batch)
         save_statistics(target, statistics, control_mean_BG)
         return statistics
@@ -204,6 +201,21 @@ def _written_statistics(
             del moments, rows  # before the next block is made
     tables = {name: map_array(target / f"{name}.npy") for name in STATISTICS}
     return ConditionStatistics(**tables, control_of=control_of)
+
+
+def save_measured(
+    folder: Path,
+    statistics: ConditionStatistics,
+    is_measured: Mapping[str, np.ndarray],
+    conditions: Sequence[Condition],
+) -> None:
+    """Write which genes, (G,) bool, each context measures, and fill the statistics of others in place."""
+    contexts = sorted(is_measured)
+    is_measured_KG = np.array([is_measured[name] for name in contexts])
+    fill_unmeasured(statistics, is_measured_KG, np.array([contexts.index(one.context) for one in conditions]))
+    file = folder / f"{MEASURED}.npy"
+    file.parent.mkdir(exist_ok=True)
+    np.save(file, is_measured_KG)
 
 
 def controls_of(conditions: Sequence[Condition]) -> np.ndarray:
