@@ -77,6 +77,7 @@ def _scanpy_like(plot: Callable[..., Any]) -> Callable[[Callable[..., Call]], Ca
             **options: Any,
         ) -> Any:
             if args and _holds_model(args[0]):
+                # arguments of the function of a model; the others are those of the plot
                 names = {name: options.pop(name) for name in of_model.parameters if name in options}
                 args, of_call = call_of(*args, **names)
                 options = of_call | options
@@ -170,7 +171,7 @@ def _truth(gears: GEARS, predictions: Predictions) -> Truth:
 
 @_scanpy_like(plotting.plot_perturbation)
 def plot_perturbation(model: AnyModel, /, query: Query, save_file: str | Path | None = None) -> Call:
-    """A condition's cells over its top genes, and the prediction with its 90 % interval."""
+    """A condition's cells over the genes of largest measured change, and the prediction with its 90 % interval."""
     return (gears_of(model), query, save_file), {"show": False}
 
 
@@ -186,7 +187,7 @@ def gene_changes(model: AnyModel, /, condition: Query, *, baselines: Sequence[st
         baseline = make_baseline(name).fit(_screen(gears), gears.split)
         methods[name] = baseline.predict(predictions.conditions)[0] - truth.control_mean_G
     return (truth.delta_UG[0], methods, predictions.gene_names), {
-        "genes": truth.top_moderated(n_genes)[0],
+        "n_genes": n_genes,
         "standard_error_G": truth.std_UG[0] / np.sqrt(truth.n_cells_U[0]),
         "sd": None if predictions.sd_change is None else {"gears": predictions.sd_change[0]},
         "title": predictions.conditions[0].name,
@@ -371,8 +372,8 @@ def rate_calibration(model: AnyModel, /, threshold: float = 0.2, conditions: Que
 @_scanpy_like(plotting.evidence)
 def evidence(model: AnyModel, /, condition: Query, *, genes: str | Iterable[str] | None = None, n: int = 10) -> Call:
     """What a prediction rests on: the share of training conditions and of the steps of the model (`GEARS.explain`)."""
-    found = gears_of(model).explain(condition, genes, n)
-    return (found.table,), {"title": f"{found.condition.name}: what the prediction rests on"}
+    explanation = gears_of(model).explain(condition, genes, n)
+    return (explanation.table,), {"title": f"{explanation.condition.name}: what the prediction rests on"}
 
 
 @_scanpy_like(plotting.replay_curve)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from driving import free_port, workers_by_fork
+from driving import fork_server, free_port, workers_by_fork
 from hypothesis import settings
 
 # No time limit per example: on a busy machine it fails by chance.
@@ -39,6 +39,18 @@ def quick_workers():
     """Workers of the test start without seconds of imports (see `driving.workers_by_fork`)."""
     with workers_by_fork():
         yield
+
+
+@pytest.fixture
+def dask_address():
+    """Address of a cluster of two processes, forks of the server of quick workers: for one test, as idle ones cost."""
+    pytest.importorskip("distributed.core")  # a folder of tests has the same name
+    distributed, dask = pytest.importorskip("distributed"), pytest.importorskip("dask")
+    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0", "host": "127.0.0.1"}
+    fork_server()
+    how = {"distributed.worker.multiprocessing-method": "forkserver"}
+    with dask.config.set(how), distributed.LocalCluster(**options) as cluster:
+        yield cluster.scheduler_address
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ def fork_server() -> Any:
     """Processes that are forks of a server that has imported the package."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(FORK_SERVER_MODULES)
+    forkserver.ensure_running()  # before anybody else, such as dask, names other modules
     return context
 
 
@@ -86,24 +88,23 @@ def workers_by_fork() -> Iterator[None]:
     if sys.platform == "win32":
         yield
         return
-    from multiprocessing import forkserver
-
     start = torch.multiprocessing.start_processes
 
     def start_workers(function: Any, args: Any, **options: Any) -> Any:
         if options.get("start_method") == "forkserver":  # of `start_by_fork`
             return start(function, args, **options)
         setup, payload = args
-        forkserver.ensure_running()
         setup = dataclasses.replace(setup, parent=forkserver._forkserver._forkserver_pid)
         return start_by_fork(function, (setup, payload), **options)
 
-    fork_server()
+    server, context_of = fork_server(), multiprocessing.get_context
     torch.multiprocessing.start_processes = start_workers
+    multiprocessing.get_context = lambda method=None: server if method == "spawn" else context_of(method)
     try:
         yield
     finally:
         torch.multiprocessing.start_processes = start
+        multiprocessing.get_context = context_of
 
 
 def dying_once(killed: Path) -> Callable[[Any], Any]:

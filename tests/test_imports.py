@@ -75,5 +75,5 @@ def test_packages_and_tables_are_read_where_they_are_used(tmp_path, toy_adata, t
     arguments = (str(job.data_path), job.dataset_name, job.split.changed(), job.worker_args())
     assert launch(_imported_by_a_worker, ["cpu"], arguments, backend="gloo") == set()
     command = [sys.executable, "-c", CHECK.replace("ONE_FEATURE", repr(OF_ONE_FEATURE)), str(tmp_path / "model")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

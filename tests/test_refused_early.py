@@ -271,7 +271,7 @@ def test_a_daemonic_process_is_told_what_to_do(call, tmp_path):
     queue = context.Queue()
     process = context.Process(target=in_a_daemonic_process, args=(call, str(tmp_path), queue), daemon=True)
     process.start()
-    words = queue.get(timeout=120)
+    words = queue.get(timeout=600)
     process.join(30)
     assert words.startswith("RuntimeError: worker processes cannot be started from here")
     assert "ProcessPoolExecutor" in words

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gears.files._manifest import MANIFEST
 from gears.files._paths import user_path
 from gears.files._untrusted import load_tensors
-from gears.files.formats import read_tensors
+from gears.files.formats import MANIFEST, read_tensors
 from gears.graphs._custom import Graphs
 from gears.graphs._graph import Graph
 from gears.model._folder import WEIGHTS, ModelParts, published_state

@@ -92,6 +92,14 @@ class CommandParser(ArgumentParser):
             if "--print-config" in action.option_strings:
                 action.help, action.metavar = ("print every option with its value, a file for --config, and exit", "")
 
+    def add(self, name: str, text: str, *, several: bool = False, **options: Any) -> None:
+        """Add an option or an argument with its help; `several` words are a list of text, which is empty by default."""
+        if several:
+            options |= {"nargs": "+", "type": str, "default": []}
+        if not name.startswith("-"):
+            options = {"metavar": name.upper(), **options}
+        self.add_argument(name, help=text, **options)
+
     def format_help(self, formatter: argparse.HelpFormatter | None = None, *, every: bool = False) -> str:
         formatter = formatter or self._get_formatter()
         formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
@@ -206,7 +214,6 @@ class CommandParser(ArgumentParser):
         source: type[Options],
         *,
         omit: Collection[str] = (),
-        only: Collection[str] | None = None,
         texts: Mapping[str, str] | None = None,
         several_words: bool = False,
     ) -> None:
@@ -218,7 +225,7 @@ class CommandParser(ArgumentParser):
         self._titled[title] = group
         hints, commands = typing.get_type_hints(source), source.commands()
         for field in dataclasses.fields(source):  # type: ignore[arg-type]
-            if field.name not in commands or field.name in omit or (only is not None and field.name not in only):
+            if field.name not in commands or field.name in omit:
                 continue
             name, hint, default = commands[field.name], hints[field.name], typing.cast(Any, field.default)
             text = (texts or {}).get(name, field.metadata["help"]).replace("%", "%%")
@@ -261,8 +268,8 @@ class _HelpAll(argparse.Action):
 
 def _example(line: str) -> str:
     """A line of an example; a remark that goes beyond 80 columns stands below it."""
-    found = re.fullmatch(r"(.*\S)\s{2,}(\(.*\))", line)
-    return f"{found[1]}\n      {found[2]}" if found and len(line) > 80 else line
+    match = re.fullmatch(r"(.*\S)\s{2,}(\(.*\))", line)
+    return f"{match[1]}\n      {match[2]}" if match and len(line) > 80 else line
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
@@ -274,8 +281,8 @@ class _Help(argparse.RawDescriptionHelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         blocks: list[str] = []
         for is_example, lines in itertools.groupby(text.splitlines(), lambda line: line.startswith("  ") or not line):
-            found = list(lines)
-            blocks += map(_example, found) if is_example else textwrap.wrap(" ".join(found), width)
+            block = list(lines)
+            blocks += map(_example, block) if is_example else textwrap.wrap(" ".join(block), width)
         return "".join(f"{indent}{line}\n" for line in blocks)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:

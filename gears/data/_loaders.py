@@ -106,22 +106,6 @@ class CellDataset(Dataset):
         return np.sort(ranking.top(condition_id, N_TOP))
 
 
-class ShardSampler(Sampler[int]):
-    """Every W-th cell from the rank's on: exact shards, nothing padded, never shuffled."""
-
-    def __init__(self, n: int, num_replicas: int = 1, rank: int = 0) -> None:
-        self._range = range(n)[rank::num_replicas]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._range)
-
-    def __len__(self) -> int:
-        return len(self._range)
-
-    def set_epoch(self, epoch: int) -> None:
-        """The order is the same in every epoch."""
-
-
 class TrainingSampler(DistributedSampler):
     """Order of the training cells by (seed, epoch), in batches of equal size that workers share.
 
@@ -172,7 +156,7 @@ class CellLoader(DataLoader):
 
     _gone_through = False
 
-    def __init__(self, dataset: CellDataset, sampler: Sampler[int], batch_size: int, **options: Any) -> None:
+    def __init__(self, dataset: CellDataset, sampler: Sampler | range, batch_size: int, **options: Any) -> None:
         if not isinstance(sampler, TrainingSampler):
             super().__init__(dataset, batch_size, sampler=sampler, **options)
             return
@@ -188,7 +172,8 @@ class CellLoader(DataLoader):
 
     def set_epoch(self, epoch: int) -> None:
         """New order of the cells and new control partners, the same for all workers."""
-        self.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
+        if isinstance(self.sampler, TrainingSampler):
+            self.sampler.set_epoch(epoch)
         self.dataset.set_epoch(epoch)  # type: ignore[attr-defined]
         self._gone_through = False
 
@@ -248,8 +233,8 @@ def make_loaders(
     for part, name in PART_LOADERS.items():
         if part not in split.parts:
             continue
-        own = (screens or {}).get(part, screen)
-        dataset = CellDataset(own, part_cells(own, split, part), label_nodes, split.seed)
+        part_screen = (screens or {}).get(part, screen)
+        dataset = CellDataset(part_screen, part_cells(part_screen, split, part), label_nodes, split.seed)
         n_cells, batch_size, n_workers = len(dataset), settings.batch_size, settings.world_size
         if part == "train" and n_cells < batch_size * n_workers:
             msg = (
@@ -258,10 +243,12 @@ def make_loaders(
                 f"{max(n_cells // n_workers, 1)}{' or fewer workers' * (n_workers > 1)}"
             )
             raise ValueError(msg)
-        share, size = (settings.world_size, settings.rank), settings.test_batch_size or batch_size
-        sampler: Sampler = ShardSampler(n_cells, *share)
+        # of validation and test every W-th cell from the rank's on: nothing is padded or shuffled
+        sampler: Sampler | range = range(settings.rank, n_cells, n_workers)
+        size = settings.test_batch_size or batch_size
         if part == "train":
-            sampler, size = TrainingSampler(dataset, batch_size, *share, split.seed), batch_size
+            sampler = TrainingSampler(dataset, batch_size, n_workers, settings.rank, split.seed)
+            size = batch_size
         loaders[name] = CellLoader(
             dataset,
             sampler,
@@ -277,11 +264,11 @@ def make_loaders(
 
 def part_cells(screen: PreparedScreen, split: Split, part: str) -> np.ndarray:
     """Cells of a part in the screen's order; control cells are no test cells in no_split (as published)."""
-    wanted = set(split.parts[part])
-    chosen = np.array([label in wanted for label in screen.labels])
+    part_labels = set(split.parts[part])
+    is_in_part_L = np.array([label in part_labels for label in screen.labels])
     if split.name == "no_split":
-        chosen &= ~np.isin(screen.label_condition, screen.control_ids)
-    return np.flatnonzero(chosen[screen.cell_label])
+        is_in_part_L &= ~np.isin(screen.label_condition, screen.control_ids)
+    return np.flatnonzero(is_in_part_L[screen.cell_label])
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Read and write JSON, npz, tensors and text, and detect damage by checksums (which are no signature)."""
+"""Read and write JSON, npz, tensors, text and manifests of folders; detect damage by checksums (no signature)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 LARGEST_CHECKED = 512 << 20
 """Larger files are checked by their length only, unless the caller asks for all."""
+MANIFEST = "manifest.json"
+SEAL = "checksum"
 
 
 def write_text(path: str | Path, text: str) -> Path:
@@ -254,10 +257,57 @@ def need_types(path: Path, plain: Any, expected: Mapping[str, type | tuple[type,
         raise ValueError(msg)
 
 
-def need_names(path: Path, plain: Mapping[str, Any], *keys: str) -> None:
-    """Raise ValueError for a file in which a list of names holds anything but strings, with their types."""
-    for key in keys:
-        wrong = [type(name).__name__ for name in plain[key] if not isinstance(name, str)]
-        if wrong:
-            msg = f"{path}: {key} holds {shorten(dict.fromkeys(wrong))} among the names; expected text only"
+@dataclass(frozen=True)
+class FolderFormat:
+    """A kind of folder, and how its manifest is written and checked."""
+
+    kind: str  # the manifest's entry "kind"
+    version: int  # format version that is written, and the only one that is read
+    name: str  # what messages call it, such as "prepared screen"
+    # if_missing, if_outdated: remedy where a folder is not of this kind, or has another format version
+    if_missing: str
+    if_outdated: str
+
+    def marks(self, folder: str | Path) -> bool:
+        """Whether a folder's manifest has this kind (with any format version)."""
+        try:
+            manifest = read_json(user_path(folder) / MANIFEST)
+        except (OSError, ValueError):
+            return False
+        return isinstance(manifest, dict) and manifest.get("kind") == self.kind
+
+    def write(self, folder: Path, plain: Mapping[str, Any]) -> None:
+        """Write the manifest, with a checksum of itself, into a folder."""
+        manifest = {"kind": self.kind, "format_version": self.version, **plain}
+        write_json(folder / MANIFEST, {**manifest, SEAL: _seal(manifest)})
+
+    def read(self, folder: Path, expected: Mapping[str, type | tuple[type, ...]]) -> dict[str, Any]:
+        """The manifest of a folder, with the `expected` entries, of these types; an error for any other or none."""
+        path = folder / MANIFEST
+        if not path.is_file():
+            what = f"is no {self.name} (it has no {MANIFEST})"
+            missing = f"{folder} is a file" if folder.is_file() else f"there is no folder {folder}"
+            what_is_there = f"{folder} {what}" if folder.is_dir() else missing
+            msg = f"{what_is_there}; {self.if_missing}"
+            raise FileNotFoundError(msg)
+        manifest = read_json(path)
+        if not isinstance(manifest, dict) or manifest.get("kind") != self.kind:
+            msg = f"{path} does not describe a {self.name}; choose another folder"
             raise ValueError(msg)
+        if manifest.get("format_version") != self.version:
+            msg = (
+                f"{folder} has format version {manifest.get('format_version')}, this release reads {self.version}; "
+                f"{self.if_outdated}"
+            )
+            raise ValueError(msg)
+        if SEAL in manifest and manifest[SEAL] != _seal(manifest):
+            msg = f"{path} was changed after it was written (its checksum does not fit); restore it or write it again"
+            raise ValueError(msg)
+        need_types(path, manifest, expected)
+        return manifest
+
+
+def _seal(plain: Mapping[str, Any]) -> str:
+    # a manifest is compared after reading: keys become strings, tuples lists
+    as_read = json.loads(json.dumps({key: value for key, value in plain.items() if key != SEAL}, default=str))
+    return content_hash(as_read)[:16]

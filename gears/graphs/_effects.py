@@ -100,7 +100,7 @@ class GeneEffects:
             msg = f"the screen has no context {context!r}; it has {shorten(screen.contexts) or 'one without a name'}"
             raise ValueError(msg)
         signs = dict(zip(screen.kinds or ("",), type_signs(screen.kinds), strict=True))
-        found: dict[str, list[np.ndarray]] = {}
+        by_gene: dict[str, list[np.ndarray]] = {}
         means, squares_G, cells = [], np.zeros(len(screen.gene_names)), 0.0
         for view in views:
             singles = [condition for condition in view.conditions if len(condition) == 1]
@@ -110,15 +110,17 @@ class GeneEffects:
             change_TG = signs.get(view.kind, 1.0) * view.statistics.delta(ids)
             means.append(change_TG.mean(axis=0))
             for condition, change_G in zip(singles, change_TG - means[-1], strict=True):
-                found.setdefault(condition.genes[0], []).append(change_G)
+                by_gene.setdefault(condition.genes[0], []).append(change_G)
             n_cells = float(np.sum(view.statistics.n[ids]))
             squares_G += n_cells * variance_within(view.statistics, ids)
             cells += n_cells
-        if len(found) < 2:
-            msg = f"{screen.folder.name} perturbs {count(len(found), 'gene')} alone; effects of single genes are needed"
+        if len(by_gene) < 2:
+            msg = (
+                f"{screen.folder.name} perturbs {count(len(by_gene), 'gene')} alone; effects of single genes are needed"
+            )
             raise ValueError(msg)
-        values_TG = np.mean(means, axis=0) + np.array([np.mean(changes, axis=0) for changes in found.values()])
-        return cls(tuple(found), tuple(screen.gene_names), values_TG, np.sqrt(squares_G / cells))
+        values_TG = np.mean(means, axis=0) + np.array([np.mean(changes, axis=0) for changes in by_gene.values()])
+        return cls(tuple(by_gene), tuple(screen.gene_names), values_TG, np.sqrt(squares_G / cells))
 
     def scaled(self) -> np.ndarray:
         """Effects minus their mean over genes, by the s.d. of a cell, (T, G) float32.
@@ -155,14 +157,14 @@ class GeneEffects:
     def save(self, path: str | Path) -> Path:
         """Write the table: ``.npz``, some megabytes (see :meth:`arrays`), or ``.csv``/``.tsv`` without the s.d."""
         output = user_path(path)
-        kind = next((suffix for suffix in _SUFFIXES if output.name.endswith(suffix)), None)
-        if kind is None:
+        suffix = next((one for one in _SUFFIXES if output.name.endswith(one)), None)
+        if suffix is None:
             msg = f"{output.name}: effects are written as {', '.join(_SUFFIXES)}; choose one of these"
             raise ValueError(msg)
-        if kind == ".npz":
+        if suffix == ".npz":
             return write_npz(output, self.arrays())
         frame = pd.DataFrame(self.values, index=pd.Index(self.genes, name="gene"), columns=list(self.measured))
-        frame.to_csv(output, sep="," if ".csv" in kind else "\t", float_format="%.5g")
+        frame.to_csv(output, sep="," if ".csv" in suffix else "\t", float_format="%.5g")
         return output
 
 

@@ -186,8 +186,8 @@ def rows_of(
     index = {name: row for row, name in enumerate(names)}
     by_symbol = {resolve(name): row for row, name in enumerate(names)}
     by_symbol.pop(None, None)
-    found = [index.get(node, by_symbol.get(resolve(node) or node, -1)) for node in nodes]
-    return np.array(found, dtype=np.int64)
+    rows = [index.get(node, by_symbol.get(resolve(node) or node, -1)) for node in nodes]
+    return np.array(rows, dtype=np.int64)
 
 
 def _from_file(path: Path, names: Any, key: str | None) -> GeneEmbedding:

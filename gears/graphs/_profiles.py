@@ -15,8 +15,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from gears.data.screen._cells import drawn_rows
-
 if TYPE_CHECKING:
     from gears.data.screen._cells import CellMatrix
     from gears.data.screen._prepared import PreparedScreen
@@ -33,7 +31,7 @@ _OF_SCREEN: WeakKeyDictionary[PreparedScreen, np.ndarray] = WeakKeyDictionary()
 def control_profiles(screen: PreparedScreen) -> np.ndarray:
     """Correlation profiles (G, K) of the measured genes over control cells, within contexts; once for each screen."""
     if screen not in _OF_SCREEN:
-        _OF_SCREEN[screen] = _profiles_of(*screen.control_sample(), N_COMPONENTS)
+        _OF_SCREEN[screen] = correlation_profiles(*screen.control_sample())
     return _OF_SCREEN[screen]
 
 
@@ -42,16 +40,11 @@ def correlation_profiles(
 ) -> np.ndarray:
     """Correlation profile of every measured gene over control cells in its leading dimensions, (G, K) float64.
 
-    `groups` are rows of control cells, one array for each context: a gene is compared with its mean in the context. Of
-    very many cells a fixed draw is taken. The cosine of two rows is that of the genes' profiles; NaN for genes that do
-    not vary. The directions are found by iteration of a random subspace (Halko, Martinsson, Tropp, "Finding structure
-    with randomness", SIAM Review 2011), with a fixed draw.
+    `groups` are rows of control cells, one array for each context: a gene is compared with its mean in the context. The
+    cosine of two rows is that of the genes' profiles; NaN for genes that do not vary. The directions are found by
+    iteration of a random subspace (Halko, Martinsson, Tropp, "Finding structure with randomness", SIAM Review 2011),
+    with a fixed draw.
     """
-    return _profiles_of(cells, drawn_rows(groups, cells.shape[1]), n_components)
-
-
-def _profiles_of(cells: CellMatrix, groups: Sequence[np.ndarray], n_components: int) -> np.ndarray:
-    """Profiles over all of these cells."""
     standard_NG = _standardised(cells, groups)
     n_genes = standard_NG.shape[1]
     width = min(n_components + _MORE, *standard_NG.shape)

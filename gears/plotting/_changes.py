@@ -77,7 +77,7 @@ def predicted_vs_true(
             ax.errorbar(true[marked], predicted[marked], half_M, label="90 % interval", **bars)
         ax.scatter(true[marked], predicted[marked], label=f"top {len(marked)} differential genes", **TOP)
         if legend:
-            ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, fontsize=FONT, frameon=False)
+            ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, fontsize=FONT, frameon=False)
     ax.set_xlabel("true change over control", fontsize=FONT + 1)
     ax.set_ylabel("predicted change over control", fontsize=FONT + 1)
     top = f" (top {len(marked)}: {_pearson(predicted[marked], true[marked])})" if len(marked) else ""
@@ -121,7 +121,7 @@ def prediction_figure(
     titles = [truth.conditions[row].name for row in shown_rows] if titles is None else titles
     n_columns = min(n_columns, len(shown_rows))
     n_rows = math.ceil(len(shown_rows) / n_columns)
-    figure = _style.new_figure(3.45 * n_columns, 3.3 * n_rows + 0.3)
+    figure = _style.new_figure(3.1 * n_columns, 3.1 * n_rows + 0.3)
     panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
     for ax, row, title in zip(panels, shown_rows, titles, strict=False):
         predicted_vs_true(
@@ -138,7 +138,9 @@ def prediction_figure(
     for ax in panels[len(shown_rows) :]:
         ax.set_axis_off()
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize=FONT, frameon=False)
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=min(2 * n_columns, 4), fontsize=FONT, frameon=False
+    )
     return figure
 
 
@@ -165,7 +167,7 @@ def _background(ax: Axes, limits: tuple[float, float]) -> None:
     ax.fill_between([0.0, high], low, 0.0, color="0.955", linewidth=0, zorder=0)
     ax.axhline(0, color="0.6", linewidth=0.6, zorder=1)
     ax.axvline(0, color="0.6", linewidth=0.6, zorder=1)
-    ax.plot(limits, limits, color="0.3", linewidth=0.8, linestyle="--", zorder=1)
+    ax.plot(limits, limits, color="0.3", linewidth=0.8, linestyle="--", zorder=1, label="perfect prediction")
 
 
 def _pearson(a: np.ndarray, b: np.ndarray) -> str:
@@ -216,8 +218,7 @@ def gene_changes(
     gene_names
         (G,) names.
     genes
-        Genes by name or position, such as a condition's top differential genes; by default
-        the `n_genes` of largest observed change.
+        Genes by name or position; by default the `n_genes` of largest observed change.
     cells_delta_NG
         Cells of the condition minus the control mean, (N, G).
     standard_error_G
@@ -305,7 +306,7 @@ def plot_perturbation(
     ax: Axes | None = None,
     show: bool | None = None,
 ) -> Axes:
-    """Plot the cells of a condition over its top differential genes, and what a model predicts.
+    """Plot the cells of a condition over the genes of largest measured change, and what a model predicts.
 
     Parameters
     ----------
@@ -317,7 +318,7 @@ def plot_perturbation(
     save_file
         Write the figure to this file as well (PNG, SVG or PDF by its suffix).
     n_genes
-        Top differential genes (without drop-outs, as published) that are drawn.
+        Number of genes, those of largest measured change.
     show
         Show the figure, in a notebook below its cell, else in a window; by default in a notebook where `ax` is omitted.
 
@@ -335,13 +336,11 @@ def plot_perturbation(
     row, predictions = screen.id_of(condition), model.predict([condition])
     mean_CG = screen.statistics.mean
     control_G = mean_CG[screen.control_of[row]]
-    _, genes = screen.ranked_genes(row)
     show = _style.in_notebook() and ax is None if show is None else show
     ax = gene_changes(
         mean_CG[row] - control_G,
         {"predicted": predictions.delta(condition)},
         screen.gene_names,
-        genes=genes[:n_genes] if len(genes) else None,
         cells_delta_NG=screen.cells.rows(screen.cells_of(row)) - control_G if screen.has_cells else None,
         sd=None if predictions.sd_change is None else {"predicted": predictions.sd_change[0]},
         n_genes=n_genes,

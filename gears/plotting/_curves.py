@@ -207,7 +207,7 @@ def rate_calibration(table: pd.DataFrame, *, title: str = "", ax: Axes | None = 
     """
     _style.columns_of(table, ("readout", "expected", "observed", "n"), "bins of probabilities of hits")
     ax = _style.new_axes(4.2, 4.0) if ax is None else ax
-    ax.plot([0, 1], [0, 1], color="0.6", linewidth=0.8, linestyle="--", zorder=1)
+    ax.plot([0, 1], [0, 1], color="0.6", linewidth=0.8, linestyle="--", zorder=1, label="calibrated")
     for number, (readout, part) in enumerate(table.groupby("readout", sort=False)):
         colour, mark = MARKS[number % len(MARKS)]
         style = LINES[number % len(LINES)]
@@ -228,7 +228,7 @@ def method_differences(
 ) -> Axes:
     """Gain of a model over each other method, with intervals from resampled conditions.
 
-    Right of the line the model is better, also for errors, of which less is better.
+    Right of the line the model is better, also for errors. Where every interval holds 0, the title says so.
 
     Parameters
     ----------
@@ -263,7 +263,8 @@ def method_differences(
         colour, mark = BETTER[str(row["better"])]
         ax.plot([sign * row["low"], sign * row["high"]], [height] * 2, color=colour, linewidth=1.6)
         ax.plot(sign * row["difference"], height, mark, color=colour, markersize=6)
-    ax.set_title(metric, fontsize=FONT + 1)
+    nothing = "" if (rows["better"] != "undecided").any() else ": no difference beyond chance"
+    ax.set_title(f"{metric}{nothing}", fontsize=FONT + 1)
     ax.set_ylim(len(others) - 0.5, -0.5)
     ax.locator_params(axis="x", nbins=4)
     ax.grid(axis="x", color="0.9", linewidth=0.6)

@@ -77,10 +77,10 @@ def delta_heat_map(
     image = ax.imshow(values_RC, aspect="auto", cmap=DIVERGING, vmin=-limit, vmax=limit, interpolation="none")
     _style.minus_signs(ax, values_RC, limit)
     shown = [names[gene] for gene in columns]
-    ax.set_xticks(range(len(columns)), shown, rotation=90, fontsize=_font(columns))
+    ax.set_xticks(range(len(columns)), shown, rotation=90, fontsize=FONT - 1)
     ax.set_yticks([])
     if len(rows) <= 60:
-        ax.set_yticks(range(len(rows)), [labels[row] for row in rows], fontsize=_font(rows))
+        ax.set_yticks(range(len(rows)), [labels[row] for row in rows], fontsize=FONT - 1)
     else:
         ax.set_ylabel(f"{len(rows)} conditions", fontsize=FONT)
     ax.tick_params(length=0)
@@ -109,10 +109,6 @@ def _linked(values_RC: np.ndarray) -> np.ndarray:
     if len(values_RC) < 3:
         return np.arange(len(values_RC))
     return hierarchy.leaves_list(hierarchy.linkage(values_RC, "average", optimal_ordering=True))
-
-
-def _font(entries: np.ndarray) -> float:
-    return FONT - 1 if len(entries) <= 30 else FONT - 2
 
 
 NEUTRAL = {"strength": 1.0, "mag": math.sqrt(2), "c1": 1.0, "c2": 1.0}
@@ -169,7 +165,9 @@ def interaction_map(
         raise ValueError(msg)
     position = {gene: i for i, gene in enumerate(genes)}
     values_PP, signs = _filled(table, lower, score, position)
-    ax = _style.new_axes(0.3 * len(genes) + 2.4, 0.3 * len(genes) + 1.7) if ax is None else ax
+    if ax is None:
+        size = min(0.3 * len(genes), max(5.4, 0.15 * len(genes)))
+        ax = _style.new_axes(size + 2.4, size + 1.7)
     image = _image(ax, values_PP, score)
     _frame(ax, values_PP)
     for (row, column), sign in signs.items():
@@ -294,6 +292,7 @@ def go_neighbourhood(
         title = f"{gene} and its {count(len(ring), 'nearest neighbour')}" if ring else f"{gene}: no neighbours"
         if ring and known:
             title += f"\nsquares: perturbed in training ({sum(node in known for node in ring)} of them)"
+        title += "\nthick lines: large weight" if ring else ""
     ax.set_title(title, fontsize=FONT + 2)
     if image is not None:
         _style.colour_bar(ax, image, label)

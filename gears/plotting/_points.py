@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from scipy import special
+from scipy.stats import rankdata
 
 from gears.conditions import Condition
 from gears.core._messages import count
@@ -73,11 +74,16 @@ def embedding(
         _draw(ax, points_U2[in_group], None if true_U2 is None else true_U2[in_group], colour, mark, group)
     _style.finish(ax, *labels, title, legend=False)
     ax.margins(0.12)
+    if true_U2 is not None:
+        ax.lines[0].set_label("error")  # one entry of the legend for all lines
     if order != [""] or true is not None:
-        _style.legend_below(ax, columns=4)
+        _style.legend_below(ax)
     ax.autoscale_view()
     far = np.argsort(-np.linalg.norm(points_U2 - points_U2.mean(axis=0), axis=1), kind="stable")[:n_labels]
-    _style.name_near(ax, points_U2[:, 0], points_U2[:, 1], [(int(point), names[point]) for point in far])
+    marks = points_U2
+    if true_U2 is not None:  # names cover no line either
+        marks = np.concatenate([points_U2 + share * (true_U2 - points_U2) for share in np.linspace(0, 1, 30)])
+    _style.name_near(ax, marks[:, 0], marks[:, 1], [(int(point), names[point]) for point in far])
     return ax
 
 
@@ -85,7 +91,7 @@ def _draw(ax: Axes, points_N2: np.ndarray, true_N2: np.ndarray | None, colour: s
     label = f"{kind}, predicted" if kind and true_N2 is not None else kind or "predicted"
     if true_N2 is not None:
         for start, end in zip(points_N2, true_N2, strict=True):
-            ax.plot([start[0], end[0]], [start[1], end[1]], color="0.75", linewidth=0.7, zorder=1)
+            ax.plot([start[0], end[0]], [start[1], end[1]], color="0.75", linewidth=0.7, zorder=1, label="_error")
         hollow: dict[str, Any] = {"facecolors": "white", "edgecolors": colour, "linewidths": 1.1, "zorder": 2}
         label_true = f"{kind}, true" if kind else "true"
         ax.scatter(true_N2[:, 0], true_N2[:, 1], s=30, marker=mark, label=label_true, **hollow)
@@ -141,7 +147,7 @@ def volcano(
 ) -> Axes:
     """Change of every gene against -log10 of its p value; genes that pass are marked by direction.
 
-    Predicted changes have no p values. Use those of the observed cells
+    Where none passes, the title says so. Predicted changes have no p values. Use those of the observed cells
     (:func:`gears.evaluation.metrics.differential.welch_p_values`), to see the predictions for genes that change; or,
     for an ensemble, :func:`spread_p_values`.
 
@@ -158,7 +164,7 @@ def volcano(
     min_change
         Smallest absolute change of a gene that passes.
     n_labels
-        Number of significant genes to name, those of largest absolute change first.
+        Number of significant genes to name: the highest points, and those of largest absolute change.
     evidence
         Label of the p values on the axis.
 
@@ -193,13 +199,20 @@ def volcano(
         )  # fmt: skip
     ax.axvline(0, color="0.6", linewidth=0.6, zorder=1)
     if passed.any():
-        ax.axhline(height[passed].min(), color="0.4", linewidth=0.8, linestyle="--", zorder=1)
+        label = f"{100 * level:g} % false discoveries"
+        ax.axhline(height[passed].min(), color="0.4", linewidth=0.8, linestyle="--", zorder=1, label=label)
+    else:
+        title = f"{title}\nno significant gene ({100 * level:g} % false discoveries)".lstrip()
     ax.set_ylim(0, max(float(height.max(initial=0.0)) * 1.06, 1.0))
     _style.finish(ax, "change over control", f"-log10 {evidence}", title, legend=False)
-    _style.legend_below(ax)
+    _style.legend_below(ax, columns=2)
     if names is not None and passed.any():
-        order = np.flatnonzero(passed)[np.argsort(-np.abs(delta[passed]), kind="stable")][:n_labels]
-        _style.name_near(ax, delta, height, [(int(gene), names[gene]) for gene in order])
+        genes = np.flatnonzero(passed)
+        rank = np.minimum(*(rankdata(-values[genes], "ordinal") for values in (height, np.abs(delta))))
+        order = genes[np.argsort(rank, kind="stable")][:n_labels]
+        across = np.linspace(*ax.get_xlim(), 100)  # no name on the dashed line
+        x, y = np.append(delta, across), np.append(height, np.full(100, height[genes].min()))
+        _style.name_near(ax, x, y, [(int(gene), names[gene]) for gene in order])
     return ax
 
 
@@ -216,8 +229,8 @@ KINDS = (
 def interaction_volcano(table: pd.DataFrame, *, title: str = "", n_labels: int = 8, ax: Axes | None = None) -> Axes:
     """Departure of every pair from additivity against -log10 of its score, marked by kind.
 
-    Pairs that depart (synergy, suppression, masking) have a line over their 90 % interval; those without a score are at
-    the lower edge.
+    Pairs that depart (synergy, suppression, masking) have a line over their 90 % interval; where none does, the title
+    says so. Those without a score are at the lower edge.
 
     Parameters
     ----------
@@ -237,6 +250,7 @@ def interaction_volcano(table: pd.DataFrame, *, title: str = "", n_labels: int =
     score = np.nan_to_num(table["fdr_score"].to_numpy(dtype=float), nan=1.0)
     height = -np.log10(np.maximum(score, _LEAST_SCORE))
     covered = [np.stack([departure, height])]
+    interval = "90 % interval"
     for kind, colour, mark, size in KINDS:
         in_kind = (table["kind"] == kind).to_numpy()
         edge: dict[str, Any] = {} if mark == "x" else {"edgecolors": "white"}
@@ -244,12 +258,15 @@ def interaction_volcano(table: pd.DataFrame, *, title: str = "", n_labels: int =
             departure[in_kind], height[in_kind], s=size, color=colour, marker=mark, linewidths=0.3 if edge else 0.8,
             label=f"{kind} ({int(in_kind.sum())})", zorder=2, **edge,
         )  # fmt: skip
-        if mark not in "x." and {"low", "high"} <= set(table):
+        if mark not in "x." and in_kind.any() and {"low", "high"} <= set(table):
             low, high = table.loc[in_kind, ["low", "high"]].to_numpy(dtype=float).T
-            ax.hlines(height[in_kind], low, high, color=colour, linewidth=0.9, label="_interval", zorder=1.5)
+            ax.hlines(height[in_kind], low, high, color=colour, linewidth=0.9, label=interval, zorder=1.5)
+            interval = "_interval"  # one entry of the legend
             covered += [np.stack([x, height[in_kind]]) for x in np.linspace(low, high, 20)]
     ax.axvline(0, color="0.6", linewidth=0.6, zorder=1)
     ax.set_ylim(0, max(float(height.max(initial=0.0)) * 1.08, 0.1))
+    if table["kind"].isin(["undetermined", "neutral"]).all():
+        title = f"{title}\nno pair departs from additivity beyond chance".lstrip()
     _style.finish(ax, "departure from additivity", "-log10 score", title, legend=False)
     _style.legend_below(ax, columns=3)
     names = [f"{first}+{second}" for first, second in zip(table["gene_1"], table["gene_2"], strict=True)]

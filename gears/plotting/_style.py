@@ -251,7 +251,7 @@ def spread(heights: Sequence[float], step: float, low: float, high: float) -> li
 
 
 def name_near(ax: Axes, x: np.ndarray, y: np.ndarray, named: Sequence[tuple[int, str]]) -> None:
-    """Write names beside their points without covering other names, over as few points as possible.
+    """Write names near their points where they cover no other name and no point; distant ones have a line.
 
     Names are placed in the order of `named`; a name without free space is omitted. Parameters: :func:`name_points`.
     """
@@ -260,42 +260,53 @@ def name_near(ax: Axes, x: np.ndarray, y: np.ndarray, named: Sequence[tuple[int,
     window = ax.get_window_extent()
     frame = np.array([window.x0, window.y0, window.x1, window.y1]) / per_point
     placed: list[np.ndarray] = []
+    covered = points_N2
     for point, name in named:
         size = np.array([0.62 * FONT * len(name), 1.15 * FONT])
-        boxes = _boxes(points_N2[point], size)
-        costs = [_cost(box, placed, points_N2, frame) + 0.1 * order for order, box in enumerate(boxes)]
-        best = int(np.argmin(costs))
-        if costs[best] >= COVERED:
+        boxes = [box for gap in GAPS for box in _boxes(points_N2[point], size, gap)]
+        lines = [np.linspace(points_N2[point], box.reshape(2, 2).mean(axis=0), 30) for box in boxes]
+        free = (n for n, box in enumerate(boxes) if _is_free(box, lines[n], placed, covered, frame))
+        best = next(free, None)
+        if best is None:
             continue
-        box = boxes[best]
-        placed.append(box)
-        shift = box[:2] - points_N2[point]
+        placed.append(boxes[best])
+        covered = np.concatenate([covered, lines[best]])
+        shift = boxes[best][:2] - points_N2[point]
+        is_far = best >= len(boxes) // len(GAPS)
+        line = {"arrowstyle": "-", "color": "0.55", "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2}
         ax.annotate(
             name, xy=(float(x[point]), float(y[point])), xytext=(float(shift[0]), float(shift[1])),
             textcoords="offset points", ha="left", va="bottom", fontsize=FONT - 1, zorder=4,
+            arrowprops=line if is_far else None,
         )  # fmt: skip
 
 
-COVERED = 100.0
-GAP = 4.5
+GAPS = (4.5, 10.0, 18.0, 28.0, 40.0)
+"""Distances of names from their points."""
+MARK = 2.5
+"""Half the width of a mark."""
 
 
-def _boxes(point_2: np.ndarray, size_2: np.ndarray) -> list[np.ndarray]:
+def _boxes(point_2: np.ndarray, size_2: np.ndarray, gap: float) -> list[np.ndarray]:
     """Boxes for a name around its point, preferred ones first: (left, bottom, right, top) in points."""
     width, height = size_2
     corners = [
-        (GAP, -height / 2), (-GAP - width, -height / 2), (-width / 2, GAP), (-width / 2, -GAP - height),
-        (GAP, GAP), (-GAP - width, GAP), (GAP, -GAP - height), (-GAP - width, -GAP - height),
+        (gap, -height / 2), (-gap - width, -height / 2), (-width / 2, gap), (-width / 2, -gap - height),
+        (gap, gap), (-gap - width, gap), (gap, -gap - height), (-gap - width, -gap - height),
     ]  # fmt: skip
     lows = [point_2 + np.array(corner) for corner in corners]
     return [np.concatenate([low, low + size_2]) for low in lows]
 
 
-def _cost(box: np.ndarray, placed: Sequence[np.ndarray], points_N2: np.ndarray, frame: np.ndarray) -> float:
-    """Number of points under a name; at least :data:`COVERED` if it touches another name or leaves the Axes."""
+def _is_free(
+    box: np.ndarray, line_M2: np.ndarray, placed: Sequence[np.ndarray], covered_N2: np.ndarray, frame: np.ndarray
+) -> bool:
+    """Whether a name within the Axes covers no mark and no line, and neither it nor its line covers a name."""
     for other in placed:
         if (box[:2] < other[2:]).all() and (other[:2] < box[2:]).all():
-            return COVERED
+            return False
+        if ((line_M2 > other[:2]) & (line_M2 < other[2:])).all(axis=1).any():
+            return False
     if (box[:2] < frame[:2]).any() or (box[2:] > frame[2:]).any():
-        return COVERED
-    return float(((points_N2 > box[:2]) & (points_N2 < box[2:])).all(axis=1).sum())
+        return False
+    return not ((covered_N2 > box[:2] - MARK) & (covered_N2 < box[2:] + MARK)).all(axis=1).any()

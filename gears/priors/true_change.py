@@ -53,43 +53,24 @@ _PRIOR_PAIRS = 2  # pairs of the share 1 that count beside the training pairs
 
 @dataclass(frozen=True)
 class TrueChange:
-    """Distribution of the true change of every gene, given the predicted one; the module has the formula.
-
-    Attributes
-    ----------
-    groups
-        q, r, f, the typical variance that `_SIZES` are relative to, and o_k: of conditions of one gene, of one gene
-        that was not perturbed in training, of several genes, and of several with such a gene; a fifth row of measured
-        conditions, whose errors are Gaussian, (5, 4 + K).
-    shift_G
-        Error of the control mean that is taken off.
-    control_G
-        Variance of what stays unknown of it.
-    least_G
-        Least variance of a prediction.
-    along
-        Share of a pair's squared error that lies along its change; 1 in files of earlier versions.
-    """
+    """Distribution of the true change of every gene, given the predicted one; the module has the formula."""
 
     groups: np.ndarray
-    shift_G: np.ndarray
-    control_G: np.ndarray
-    least_G: np.ndarray
-    along: float = 1.0
+    """q, r, f, the typical variance that `_SIZES` are relative to, and o_k: of conditions of one gene, of one gene that
+    was not perturbed in training, of several genes, and of several with such a gene; a fifth row of measured
+    conditions, whose errors are Gaussian, (5, 4 + K)."""
+    shift_G: np.ndarray  # error of the control mean that is taken off
+    control_G: np.ndarray  # variance of what stays unknown of it
+    least_G: np.ndarray  # least variance of a prediction
+    along: float = 1.0  # share of a pair's squared error along its change; 1 in files of earlier versions
 
     def __call__(
         self, group_U: np.ndarray, change_UG: np.ndarray, sd_UG: np.ndarray, is_own_UG: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Weight, mean and standard deviation of the true change for each of its sizes, (K, U, G) each.
 
-        Parameters
-        ----------
-        group_U
-            :func:`group_of` of each condition.
-        change_UG, sd_UG
-            Predicted changes and their standard deviations.
-        is_own_UG
-            Which genes are perturbed themselves: their change is known to be there, and is no smaller than predicted.
+        By the group of each condition (:func:`group_of`), predicted changes and their standard deviations, and which
+        genes are perturbed themselves: their change is known to be there, and is no smaller than predicted.
         """
         change_UG = change_UG - self.shift_G
         q_U1, r_U1, f_U1, typical_U1 = self.groups[group_U, :4].T[:, :, None]
@@ -140,26 +121,14 @@ def group_of(size_U: np.ndarray, unseen_U: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Values:
-    """Held-out predictions of R conditions and their measured changes, for a sample of T genes.
+    """Held-out predictions of R conditions and their measured changes, for a sample of T genes."""
 
-    Attributes
-    ----------
-    group_R
-        :func:`group_of` of each condition, as it was predicted.
-    genes_T
-        Columns of the genes.
-    change_RT, sd_RT
-        Predicted changes and their standard deviations.
-    measured_RT, noise_RT
-        Measured changes and their sampling variances; 0 where a value does not count.
-    """
-
-    group_R: np.ndarray
-    genes_T: np.ndarray
-    change_RT: np.ndarray
-    sd_RT: np.ndarray
-    measured_RT: np.ndarray
-    noise_RT: np.ndarray
+    group_R: np.ndarray  # group_of each condition, as it was predicted
+    genes_T: np.ndarray  # columns of the genes
+    change_RT: np.ndarray  # predicted changes
+    sd_RT: np.ndarray  # their standard deviations
+    measured_RT: np.ndarray  # measured changes
+    noise_RT: np.ndarray  # their sampling variances; 0 where a value does not count
 
 
 def fit_true_change(
@@ -167,14 +136,8 @@ def fit_true_change(
 ) -> TrueChange:
     """Find the numbers of every group.
 
-    Parameters
-    ----------
-    mean_G, noise_of_mean_G
-        Mean measured change over conditions, and its sampling variance.
-    control_G
-        Sampling variance of the control mean.
-    least_G
-        Least variance of a prediction.
+    `mean_G`, `noise_of_mean_G`: mean measured change over conditions, and its sampling variance.
+    `control_G`: sampling variance of the control mean. `least_G`: least variance of a prediction.
     """
     between = max(float((mean_G**2 - control_G - noise_of_mean_G).mean()), 0.0)
     total_G = np.maximum(between + control_G + noise_of_mean_G, _TINY)

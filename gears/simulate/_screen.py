@@ -27,7 +27,6 @@ from gears.simulate._effects import Modules, Network, make_effects
 from gears.simulate._options import SimulationOptions
 
 if TYPE_CHECKING:
-    import h5py
     import pandas as pd
     from anndata import AnnData
 
@@ -335,7 +334,10 @@ class Simulation:
         """The parameters that the cells are drawn from."""
         design, effects = self._design, self._effects
         mean_CG = np.zeros_like(effects.condition_CG)
-        change_DG = self._changes_in_cells()
+        change_DG = None
+        if self._source is not None:  # over cells of one condition, as many up as down
+            change_DG = self._source.cells(stage_generator(self.options.seed, "expectation"), _DRAWS)
+            change_DG = np.concatenate([change_DG, -change_DG])
         contexts = [(k, t) for k in self._batch_KG for t in self._type_TG]
         for batch_G, type_G in contexts:
             log_share_CG = effects.condition_CG + (self._baseline_G + batch_G + type_G)
@@ -357,13 +359,6 @@ class Simulation:
             go_similarity_PP=effects.similarity_PP,
             options=self.options,
         )
-
-    def _changes_in_cells(self) -> np.ndarray | None:
-        """Log changes of genes over cells of one condition, as many up as down, (D, G); None: there are none."""
-        if self._source is None:
-            return None
-        change_DG = self._source.cells(stage_generator(self.options.seed, "expectation"), _DRAWS)
-        return np.concatenate([change_DG, -change_DG])
 
 
 def simulated_screen(
@@ -458,13 +453,9 @@ def _write_h5ad(path: Path, simulation: Simulation, chunk_cells: int) -> None:
                 else:
                     rows.indptr = rows.indptr.astype(np.int64)  # for more than 2^31 values
                     write_elem(file, name, rows)
-        for name in ("X", "layers/counts"):
-            _narrow_bounds(file[name])
-
-
-def _narrow_bounds(matrix: h5py.Group) -> None:
-    """Write row bounds in the type of the indices where they fit: scipy cannot reverse rows with mixed ones."""
-    if len(matrix["data"]) <= np.iinfo(np.int32).max:
-        bounds = matrix["indptr"][:].astype(np.int32)
-        del matrix["indptr"]
-        matrix["indptr"] = bounds
+        for matrix in (file["X"], file["layers/counts"]):
+            # row bounds in the type of the indices, where they fit: scipy cannot reverse rows with mixed ones
+            if len(matrix["data"]) <= np.iinfo(np.int32).max:
+                bounds = matrix["indptr"][:].astype(np.int32)
+                del matrix["indptr"]
+                matrix["indptr"] = bounds

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -22,13 +22,6 @@ from gears.training.options import STEPS_PER_EPOCH, TrainOptions
 
 if TYPE_CHECKING:
     from gears.pertdata import PertData
-
-
-@runtime_checkable
-class ByEpoch(Protocol):
-    """Anything whose order depends on the epoch: a loader, a sampler or a data set."""
-
-    def set_epoch(self, epoch: int) -> None: ...
 
 
 class Loader(Protocol):
@@ -245,8 +238,9 @@ def moved(arrays: Mapping[str, np.ndarray], device: torch.device, dtype: torch.d
 
 def set_epoch(loader: Any, epoch: int) -> None:
     """Call ``set_epoch`` of a loader, its sampler and its data set, where they have it."""
-    for target in (loader, getattr(loader, "sampler", None), getattr(loader, "dataset", None)):
-        if isinstance(target, ByEpoch):
+    targets: tuple[Any, ...] = (loader, getattr(loader, "sampler", None), getattr(loader, "dataset", None))
+    for target in targets:
+        if hasattr(target, "set_epoch"):
             target.set_epoch(epoch)
 
 

@@ -113,11 +113,6 @@ class StepRecords:
         return records
 
 
-def size_of(batch: Any) -> int:
-    """Cells, conditions or samples of a batch: its length, or for a tuple or list that of the first element."""
-    return len(batch[0]) if isinstance(batch, tuple | list) and batch else len(batch)
-
-
 class Clock:
     """Seconds of an epoch on this worker: waiting for data, communication, evaluation, and compute (the remainder)."""
 
@@ -144,7 +139,8 @@ class Clock:
             finally:
                 self._data += time.perf_counter() - start
             with contextlib.suppress(TypeError):  # batches of other loaders may have no length
-                self.seen += sum(size_of(batch) for batch in item)
+                for batch in item:  # of (inputs, targets) the samples are counted
+                    self.seen += len(batch[0]) if isinstance(batch, tuple | list) and batch else len(batch)
             yield item
 
     @contextlib.contextmanager

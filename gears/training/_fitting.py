@@ -325,7 +325,8 @@ def _line_on_head(head: TrainedHead) -> str:
 
 def trains_network(options: TrainOptions, config: ModelConfig) -> bool:
     """Whether a training trains the network: where it is requested, or where there is no prior."""
-    is_requested = options.trains_on_request or (config.uncertainty and options.epochs != 0)
+    length_is_given = any(value is not None for value in (options.epochs, options.steps, options.early_stopping))
+    is_requested = options.epochs != 0 and (length_is_given or config.uncertainty)
     return is_requested or options.prior is None or config.no_perturb
 
 

@@ -54,17 +54,6 @@ def warn_without_effect(
         logger.warning("%s", sentence)
 
 
-def gradient_scaler(options: TrainOptions, device: torch.device) -> torch.amp.GradScaler:
-    """Scales gradients under float16 on CUDA; disabled otherwise."""
-    is_float16 = options.use_amp and options.amp_dtype == "float16"
-    return torch.amp.GradScaler(
-        device.type,
-        init_scale=options.init_scale,
-        growth_interval=options.growth_interval,
-        enabled=is_float16 and device.type == "cuda",
-    )
-
-
 class MovingAverage(AveragedModel):
     """Moving average of weights whose decay at step t is (1 + t) / (10 + t), and at most `decay`."""
 

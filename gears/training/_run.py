@@ -171,7 +171,11 @@ class Run:
         engine, options, folder = self.engine, self.options, self.folder
         shown = options.verbose and engine.is_main
         traced = folder is not None and options.profile and engine.is_main
-        self._loggers = self._begin_loggers()
+        facts = {"training": options.to_dict(), "model": self.parts.config.to_dict(), "data": self.parts.provenance}
+        saved_in = None if options.save_path is None else Path(options.save_path)
+        n_logged = len(engine.progress.history)
+        setup = LoggerSetup(saved_in, facts, options.project, options.name, options.init_timeout, n_logged)
+        self._loggers = RunLoggers(options.loggers, setup, active=engine.is_main)
         self._of_prior = self.validation.of_prior[0].get(self.task.metric) if shown else None
         try:
             with (
@@ -196,14 +200,6 @@ class Run:
             engine.on_step_end = engine.on_epoch_end = None  # no circle: the memory is free once the run is
             self.network.reducer, self.network.most_kept = IDENTITY, None
             self.network.pool.clear()
-
-    def _begin_loggers(self) -> RunLoggers:
-        """Loggers of the run besides its files, on rank 0."""
-        options, parts, n_logged = self.options, self.parts, len(self.engine.progress.history)
-        facts = {"training": options.to_dict(), "model": parts.config.to_dict(), "data": dict(parts.provenance)}
-        folder = None if options.save_path is None else Path(options.save_path)
-        setup = LoggerSetup(folder, facts, options.project, options.name, options.init_timeout, n_logged)
-        return RunLoggers(options.loggers, setup, active=self.engine.is_main)
 
     def _epoch_end(self, engine: TrainingEngine, record: dict[str, Any], improved: bool) -> None:
         """After an evaluated epoch: a line for the user (rank 0) and for the bar, files and loggers."""

@@ -33,7 +33,6 @@ from gears.training._workers import plain_state
 
 if TYPE_CHECKING:
     from gears.data.splits._split import Split
-    from gears.distributed._world import Reducer
     from gears.training._trainer import TrainingEngine
     from gears.training.options import TrainOptions
 
@@ -96,7 +95,7 @@ class RunFolder:
     def resume(self, engine: TrainingEngine) -> None:
         """Load the newest readable checkpoint into the engine, if there is one; ValueError for that of another run."""
         self._restore_newest(engine)
-        check_same_step(engine.progress.epoch, engine.progress.step, engine.reducer, engine.device)
+        _check_same_step(engine)
         if engine.is_main:  # remove what a killed process of this run left, which no other process writes
             path = self.path
             for folder, name in ((path, None), (path / CHECKPOINTS, None), (path.parent, path.name)):
@@ -218,9 +217,10 @@ def check_parts(here: ModelParts, there: ModelParts, where: str) -> None:
     _raise_if_different(differing, where, "train into another folder or without resume")
 
 
-def check_same_step(epoch: int, step: int, reducer: Reducer, device: torch.device) -> None:
+def _check_same_step(engine: TrainingEngine) -> None:
     """Raise RuntimeError unless all workers continue at the same step: the folder must be shared by all machines."""
-    positions = reducer.gather(torch.tensor([epoch, step], dtype=torch.int64, device=device)).tolist()
+    position = [engine.progress.epoch, engine.progress.step]
+    positions = engine.reducer.gather(torch.tensor(position, dtype=torch.int64, device=engine.device)).tolist()
     if any(position != positions[0] for position in positions):
         listing = ", ".join(f"rank {rank}: epoch {int(e)} step {int(s)}" for rank, (e, s) in enumerate(positions))
         msg = f"the workers found different checkpoints ({listing}); save_path must be storage that all machines share"

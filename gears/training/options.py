@@ -204,12 +204,6 @@ class TrainOptions(Options):
             raise ValueError(msg)
         return super().from_mapping(values)
 
-    @property
-    def trains_on_request(self) -> bool:
-        """Whether the caller asks for a trained network beside the prior: by epochs, steps or early_stopping."""
-        length = self.epochs is not None or self.steps is not None
-        return self.epochs != 0 and (length or self.early_stopping is not None)
-
     def with_defaults(self, loader_size: int | None = None) -> TrainOptions:
         """The same options with defaults filled in, except for the number of conditions of a step.
 

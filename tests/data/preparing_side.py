@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import numpy as np
 
-STAGES = ("cells", "statistics", "h5ad", "tables", "manifest", "swap")
+STAGES = ("cells/indptr.npy", "statistics/m3.npy", "perturb_processed.h5ad", "screen.json", "manifest.json", "swap")
+"""Files whose writing or last check a preparation does not outlive; the swap is that of the whole folder."""
 
 
 def prepare_all(source: str, folder: str, seed: int) -> tuple[str, str, str]:
@@ -32,33 +34,22 @@ def prepare_all(source: str, folder: str, seed: int) -> tuple[str, str, str]:
 def prepare_and_die(source: str, folder: str, stage: str) -> None:
     """Prepare a screen, and be killed without warning at a stage of the writing."""
     from gears.data.reading._matrix import read_screen
-    from gears.data.screen import _files as writing
-    from gears.data.screen import prepare
-    from gears.files import _manifest as manifest
+    from gears.data.screen.prepare import prepare_screen
+    from gears.files import _atomic
 
-    def die(*_: object, **__: object) -> None:
-        os.kill(os.getpid(), signal.SIGKILL)
+    target = str(Path(folder) / "toy")
 
-    if stage == "cells":
-        writing.CellMatrix.write = staticmethod(die)  # type: ignore[method-assign]
-    elif stage == "statistics":
-        writing.moment_blocks = die  # type: ignore[assignment]
-    elif stage == "h5ad":
-        writing._write_h5ad = die
-    elif stage == "tables":
-        writing.write_json = die  # type: ignore[assignment]
-    elif stage == "manifest":
-        manifest.write_json = die  # type: ignore[assignment]
-    else:
-        from gears.files import _atomic as atomic
+    def die(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "open":
+            path = str(arguments[0])
+            reached = ".tmp" in path and path.endswith(stage)
+        else:  # the old folder is aside, the new one not yet in place
+            reached = event == "os.rename" and stage == "swap" and str(arguments[1]) == target
+        if reached:
+            os.kill(os.getpid(), signal.SIGKILL)
 
-        atomic._exchange = lambda *_: False  # as on a system that cannot swap two names in one step
-        real_rename = os.rename
-
-        def rename(old: object, new: object) -> None:
-            if str(new) == str(Path(folder) / "toy"):  # the old folder is aside, the new one not yet in place
-                die()
-            real_rename(old, new)  # type: ignore[arg-type]
-
-        os.rename = rename  # type: ignore[assignment]
-    prepare.prepare_screen(read_screen(source), Path(folder) / "toy")
+    if stage == "swap":
+        _atomic._exchange = lambda *_: False  # as on a system that cannot swap two names in one step
+    adata = read_screen(source)
+    sys.addaudithook(die)
+    prepare_screen(adata, target)

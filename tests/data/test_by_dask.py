@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from anndata import AnnData, read_h5ad
-from driving import dying_once
 from scipy import sparse
 
 from gears import PertData
@@ -25,15 +24,13 @@ dask = pytest.importorskip("dask")
 N_ROWS = 13  # of a block: the last of 216 cells' has fewer
 
 
-def blocks(matrix: Any, make: Callable[[Any], Any] = lambda rows: rows) -> Array:
+def blocks(matrix: Any) -> Array:
     """A matrix as a dask array of row blocks, each made in a task."""
     import dask.array as da
 
     parts = [matrix[start : start + N_ROWS] for start in range(0, matrix.shape[0], N_ROWS)]
     meta = matrix[:0]
-    arrays = [
-        da.from_delayed(dask.delayed(make)(part), shape=part.shape, dtype=part.dtype, meta=meta) for part in parts
-    ]
+    arrays = [da.from_delayed(dask.delayed(part), shape=part.shape, dtype=part.dtype, meta=meta) for part in parts]
     return da.concatenate(arrays)
 
 
@@ -86,28 +83,6 @@ def test_few_blocks_at_a_time_on_the_active_scheduler(toy_adata, toy_screen, tmp
     assert_same(screen, toy_screen)
     assert sum(numbers) == -(-216 // N_ROWS)
     assert max(numbers) <= BLOCKS
-
-
-@pytest.fixture(scope="module")
-def address():
-    """Address of a cluster of two processes on this machine."""
-    pytest.importorskip("distributed.core")  # a folder of tests has the same name
-    distributed = pytest.importorskip("distributed")
-    options = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": ":0", "host": "127.0.0.1"}
-    with distributed.LocalCluster(**options) as cluster:
-        yield cluster.scheduler_address
-
-
-def test_a_killed_worker_costs_its_blocks_only(address, toy_adata, toy_screen, tmp_path):
-    from distributed import Client
-
-    killed = tmp_path / "killed"
-    dies_once = dying_once(killed)
-    adata = AnnData(X=blocks(toy_adata.X, dies_once), obs=toy_adata.obs, var=toy_adata.var)
-    with Client(address):
-        screen = prepare_screen(adata, tmp_path / "toy")
-    assert killed.exists()
-    assert_same(screen, toy_screen)
 
 
 def test_no_scheduler_is_an_error_that_names_the_address(toy_adata, tmp_path):

@@ -1,7 +1,6 @@
 """Caches: many processes at once, killed processes, edited files."""
 
 import json
-import multiprocessing
 import signal
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import pytest
+from driving import fork_server
 from preparing_side import STAGES, prepare_all, prepare_and_die
 
 from gears.data.reading._matrix import read_screen
@@ -23,11 +23,7 @@ from gears.files._atomic import new_folder
 @pytest.fixture(scope="module")
 def context():
     """Processes that start from one that has imported everything: each is new, and costs little."""
-    made = multiprocessing.get_context("forkserver")
-    made.set_forkserver_preload(
-        ["preparing_side", "gears.data.screen.prepare", "gears.data.splits", "gears.graphs", "anndata"]
-    )
-    return made
+    return fork_server()
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +37,7 @@ def starts(context: BaseContext, source: Path, folder: Path, n: int) -> list[tup
     """n new processes, at most 8 at once, all wanting the same folder."""
     with ProcessPoolExecutor(8, mp_context=context, max_tasks_per_child=1) as pool:
         waiting = [pool.submit(prepare_all, str(source), str(folder), 1) for _ in range(n)]
-        return [one.result(timeout=240) for one in waiting]
+        return [one.result(timeout=600) for one in waiting]
 
 
 def hidden(folder: Path) -> Iterator[str]:

@@ -170,7 +170,7 @@ def test_any_chunks_merged_in_any_order_are_exact(seed, chunk_values, parts, dat
     np.testing.assert_array_equal(total.share("below"), whole.share("below"))
 
 
-def test_screen_keeps_shares_about_its_control_mean(toy_template, tmp_path):
+def test_screen_keeps_shares_about_its_control_mean(toy_template, tmp_path, quick_workers):
     one = prepare_screen(toy_template, tmp_path / "one")
     two = prepare_screen(toy_template, tmp_path / "two", workers=2)
     assert one.content_hash == two.content_hash

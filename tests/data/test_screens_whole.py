@@ -35,10 +35,9 @@ def trained(data: PertData, split: str, epochs: int = 1) -> GEARS:
     return model
 
 
+@pytest.mark.long  # in short: training/test_output.py
 @pytest.mark.shared
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.long] if name != "papalexi2021" else []) for name in REAL]
-)
+@pytest.mark.parametrize("name", REAL)
 def test_a_real_screen_from_file_to_score(name, shared, tmp_path):
     options, split = REAL[name]
     data = PertData(tmp_path, default_pert_graph=False)

@@ -17,7 +17,7 @@ from gears.data._published import published_uns
 from gears.data.screen._files import SCREEN
 from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen.prepare import prepare_screen
-from gears.files._manifest import SEAL
+from gears.files.formats import SEAL
 
 
 @pytest.fixture(scope="module")

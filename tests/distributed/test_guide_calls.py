@@ -88,7 +88,7 @@ def started(folder: Path, *command: object, **variables: str) -> subprocess.Pope
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
-    out, err = process.communicate(timeout=240)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, err[-5000:]
     return out, err
 

@@ -94,7 +94,7 @@ def test_two_launched_processes_train_the_model_of_one(launcher, folder, alone, 
         ports = [f"--master_port={port}"] * (launcher == OLDER)  # it tells its workers the port that it was given
         done = subprocess.run(
             [sys.executable, "-m", *launcher, "--nproc_per_node=2", *ports, folder / "train.py", HERE, folder],
-            capture_output=True, text=True, timeout=240,
+            capture_output=True, text=True, timeout=600,
             env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-4000:]

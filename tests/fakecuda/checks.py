@@ -23,7 +23,7 @@ import places
 import torch
 from screens import prepared
 
-STEPS = 2
+STEPS = 1
 UNCERTAIN = {"uncertainty": True}
 COUNTED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "cells": ({}, {"objective": "cells"}),

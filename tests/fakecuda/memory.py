@@ -36,7 +36,7 @@ def peak(data: PertData, options: dict[str, Any]) -> float:
 
 
 def main(folder: Path) -> dict[str, float]:
-    data = prepared(folder, "counted", n_genes=1000, cells_per_condition=6, n_control=60)
+    data = prepared(folder, "counted", n_genes=400, cells_per_condition=6, n_control=60)
     found = {}
     for name, options in CASES.items():
         data.get_dataloader(batch_size=16 if "16" in name else 32)

@@ -13,7 +13,7 @@ import fakecuda
 from modes import cells
 from screens import prepared
 
-from gears import GEARS
+from gears import GEARS, PertData
 from gears.distributed import plan_devices
 
 CHOICES: dict[str, dict[str, Any]] = {
@@ -42,9 +42,8 @@ def refused() -> dict[str, Any]:
     raise AssertionError
 
 
-def trained_on_cpu(folder: Path, objective: dict[str, Any]) -> dict[str, Any]:
+def trained_on_cpu(data: PertData, objective: dict[str, Any]) -> dict[str, Any]:
     """What a run on the CPU asks of the GPUs."""
-    data = prepared(folder)
     fakecuda.reset()
     model = GEARS(data, device="cpu")
     model.model_initialize(hidden_size=8)
@@ -58,27 +57,27 @@ def trained_on_cpu(folder: Path, objective: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def pinned_on_gpu(folder: Path) -> int:
+def pinned_on_gpu(data: PertData) -> int:
     """Tensors that a run on a GPU pins."""
     fakecuda.reset()
-    model = GEARS(prepared(folder), device="cuda")
+    model = GEARS(data, device="cuda")
     model.model_initialize(hidden_size=8)
     model.train(**cells(), verbose=False, evaluate_test=False)
     return int(fakecuda.report()["calls"].get("pin_memory", 0))
 
 
-def copied_to_prepare(folder: Path) -> int:
+def copied_to_prepare(data: PertData) -> int:
     """Copies to the host where a network on a GPU is made ready for predictions, as at each evaluation."""
-    model = GEARS(prepared(folder), device="cuda")
+    model = GEARS(data, device="cuda")
     model.model_initialize(hidden_size=8, uncertainty=True)
     fakecuda.reset()
     model.model.prepared()
     return int(fakecuda.report()["to_host"])
 
 
-def ranked_on_two(folder: Path) -> dict[str, Any]:
+def ranked_on_two(data: PertData) -> dict[str, Any]:
     """Pairs ranked on GPUs 1 and 0 in turn, against the CPU, and what mixed devices."""
-    model = GEARS(prepared(folder), device="cpu")
+    model = GEARS(data, device="cpu")
     model.model_initialize(hidden_size=8, seed=1)
     genes = model.pert_list[:8]
     expected = model.rank_pairs(lambda one: one.delta_UG.mean(1), genes, chunk=5)
@@ -89,11 +88,11 @@ def ranked_on_two(folder: Path) -> dict[str, Any]:
     return {"same": same, "kernels": sum(counts["kernels"].values()), "mixed": counts["mixed"]}
 
 
-def under_torchrun(folder: Path, device: str | None) -> str:
+def under_torchrun(data: PertData, device: str | None) -> str:
     """Where the network of local rank 1 is made."""
     os.environ.update(RANKS)
     try:
-        model = GEARS(prepared(folder), device=device)
+        model = GEARS(data, device=device)
         model.model_initialize(hidden_size=8)
         return str(model.model.indv_w1.device)
     finally:
@@ -102,12 +101,13 @@ def under_torchrun(folder: Path, device: str | None) -> str:
 
 
 def main(folder: Path) -> dict[str, Any]:
+    data = prepared(folder)
     return {
         "chosen": {name: chosen(options) for name, options in CHOICES.items()},
         "refused": refused(),
-        "on the CPU": {"cells": trained_on_cpu(folder, cells()), "prior": trained_on_cpu(folder, {"steps": 4})},
-        "pinned": pinned_on_gpu(folder),
-        "ranked on two": ranked_on_two(folder),
-        "copied to prepare": copied_to_prepare(folder),
-        "under torchrun": [under_torchrun(folder, device) for device in (None, "cuda", "cuda:0", "cpu")],
+        "on the CPU": {"cells": trained_on_cpu(data, cells()), "prior": trained_on_cpu(data, {"steps": 4})},
+        "pinned": pinned_on_gpu(data),
+        "ranked on two": ranked_on_two(data),
+        "copied to prepare": copied_to_prepare(data),
+        "under torchrun": [under_torchrun(data, device) for device in (None, "cuda", "cuda:0", "cpu")],
     }

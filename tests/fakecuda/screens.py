@@ -29,7 +29,7 @@ def screen_file(folder: Path, name: str, **more: Any) -> Path:
 
 def prepared(folder: Path, name: str = "small", *, batch_size: int = 16, **more: Any) -> PertData:
     """A screen ready to train on."""
-    data = PertData(folder)
+    data = PertData(folder, default_pert_graph=False)
     data.load(data_path=screen_file(folder, name, **more), **READING.get(name, {}))
     data.prepare_split(split="simulation", seed=1)
     data.get_dataloader(batch_size=batch_size)

@@ -88,7 +88,7 @@ def test_what_a_killed_writer_left_goes_after_a_day(kind, tmp_path, begin):
     WRITERS[kind](tmp_path / "it")
     assert len(hidden(tmp_path)) == 2, "those of the living stay"
     for process in (living, other):
-        process.communicate(timeout=60)
+        process.communicate(timeout=600)
         assert process.returncode == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["it", "it-too"]
     if kind == "file":
@@ -155,6 +155,6 @@ def test_many_writers_of_one_target_at_once(tmp_path):
         thread.start()
     for thread in threads:
         thread.join()
-    assert [process.communicate(timeout=60)[1] for process in others] == [b"", b""]
+    assert [process.communicate(timeout=600)[1] for process in others] == [b"", b""]
     assert not failed
     assert [path.name for path in tmp_path.iterdir()] == ["it.json"]

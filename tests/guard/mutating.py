@@ -68,7 +68,7 @@ class Bench:
         return place
 
     def judge(self, reader: Reader, place: Path, damaged: Path) -> str:
-        """'same', 'refused', 'other' (allowed for the user's own text), or what is wrong."""
+        """'same', 'refused', or what is wrong."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -81,9 +81,9 @@ class Bench:
             return f"WRONG: {type(error).__name__}: {str(error)[:200]} ({Path(where.filename).name}:{where.lineno})"
         if found == self.whole[reader.name]:
             return "same"
-        return "WRONG: silently another result" if reader.sealed else "other"
+        return "WRONG: silently another result"
 
-    def try_once(self, reader: Reader, draw: random.Random, *, fork: bool = False) -> tuple[str, str]:
+    def try_once(self, reader: Reader, draw: random.Random, *, fork: bool) -> tuple[str, str]:
         """Damage one file of a fresh copy; what was done and the judgement."""
         source = self.prepare(reader)
         place = self.folder / f"damaged-{reader.name}"

@@ -2,11 +2,15 @@
 
 import gzip
 import json
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
-from readers import GENES, make_mtx
+from anndata import AnnData
+from readers import GENES
+from scipy import sparse
+from scipy.io import mmwrite
 
 from gears import cli
 from gears.data.reading._open import open_screen
@@ -105,6 +109,12 @@ def test_settings_in_yaml_are_data(tmp_path):
         (tmp_path / "run.yaml").write_text(body)
         assert cli.main(["train", "--config", str(tmp_path / "run.yaml")]) == 2, kind
     assert not (tmp_path / MARK).exists()
+
+
+def make_mtx(folder: Path, adata: AnnData) -> None:
+    mmwrite(folder / "matrix.mtx", sparse.csr_matrix(adata.X).T)
+    (folder / "barcodes.tsv").write_text("\n".join(adata.obs_names))
+    (folder / "features.tsv").write_text("\n".join(f"{g}\t{g}\tGene Expression" for g in adata.var["gene_name"]))
 
 
 @pytest.mark.parametrize("packed", [False, True], ids=["plain", "gz"])

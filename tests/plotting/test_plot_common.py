@@ -135,6 +135,7 @@ def test_in_a_notebook_the_figure_appears_once(monkeypatch):
 def test_show_opens_a_window_of_pyplot(monkeypatch):
     from matplotlib import pyplot
 
+    pyplot.close("all")  # of other tests
     opened: list[int] = []
     monkeypatch.setattr(pyplot, "show", lambda: opened.append(len(pyplot.get_fignums())))
     pl.predicted_vs_true(*CHANGES, show=True)

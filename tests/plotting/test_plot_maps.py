@@ -164,6 +164,9 @@ def test_differences_with_their_intervals():
     assert drawn == [[[0.3, 0], [0.1, 0]], [[0.2, 0]], [[-0.05, 1], [-0.2, 1]], [[-0.1, 1]]]
     assert [line.get_marker() for line in ax.lines[2::2]] == ["o", "s"]
     assert ax.get_xlabel() == "gain of gears"  # less error is a gain
+    assert ax.get_title() == "mse"
+    undecided = DIFFERENCES.assign(metric="mse", better="undecided").iloc[:3]
+    assert method_differences(undecided, "mse").get_title() == "mse: no difference beyond chance"
     shares = DIFFERENCES.assign(metric="pearson_delta")
     right = method_differences(shares.iloc[:3], "pearson_delta")
     assert np.asarray(right.lines[1].get_xydata()).tolist() == [[-0.3, 0], [-0.1, 0]]

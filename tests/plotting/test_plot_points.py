@@ -52,9 +52,10 @@ def test_wrong_embeddings_are_refused(conditions, delta_UG):
         embedding(delta_UG, conditions, true_delta_UG=delta_UG, coordinates_U2=np.zeros((5, 2)))
 
 
-def test_names_never_touch_each_other():
+def test_names_touch_no_other_name_and_no_point():
     ax = new_axes()
     x, y = np.zeros(4), np.array([0.0, 0.001, 0.5, 0.501])
+    x, y = np.append(x, np.linspace(0.05, 0.2, 40)), np.append(y, np.zeros(40))
     ax.scatter(x, y)
     ax.set(xlim=(-1, 1), ylim=(-1, 1))
     name_near(ax, x, y, [(i, f"NAME{i}") for i in range(4)])
@@ -63,6 +64,8 @@ def test_names_never_touch_each_other():
     boxes = [text.get_window_extent() for text in ax.texts]
     pairs = [(a, b) for i, a in enumerate(boxes) for b in boxes[i + 1 :]]
     assert not any(a.overlaps(b) for a, b in pairs)
+    marks = ax.transData.transform(np.column_stack([x, y]))
+    assert not any(box.contains(*mark) for box in boxes for mark in marks)
 
 
 GRAPH = Graph(

@@ -36,6 +36,19 @@ def test_size_of_change_and_level_count(by_label):
     assert "up (0)" in by_label(volcano(np.ones(6), p))
 
 
+def test_the_highest_and_the_largest_are_named():
+    delta = np.concatenate([[0.01, 3.0, -2.0], np.linspace(0.5, 1.5, 20)])
+    p = np.concatenate([[1e-30, 1e-6, 1e-5], np.full(20, 1e-8)])
+    names = ["HIGHEST", "LARGEST", "SECOND", *(f"G{i}" for i in range(20))]
+    assert {text.get_text() for text in volcano(delta, p, names, n_labels=3).texts} >= {"HIGHEST", "LARGEST"}
+
+
+def test_without_a_significant_gene_the_title_says_so():
+    ax = volcano(DELTA, np.full(6, 0.9), NAMES, title="A+B")
+    assert ax.get_title() == "A+B\nno significant gene (5 % false discoveries)"
+    assert len(ax.texts) == 0
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -83,12 +96,15 @@ def test_pairs_are_drawn_by_departure_and_score_and_marked_by_kind(by_label):
     assert "suppression (0)" in drawn
     assert [text.get_text() for text in ax.texts] == ["A+C", "A+B"]
     intervals = table.assign(low=[0.5, -1.0, -0.3], high=[0.9, -0.6, 0.5])
-    lines = [artist for artist in interaction_volcano(intervals).collections if artist.get_label() == "_interval"]
+    drawn_intervals = ("90 % interval", "_interval")
+    lines = [a for a in interaction_volcano(intervals).collections if a.get_label() in drawn_intervals]
     assert [np.asarray(one)[:, 0].tolist() for line in lines for one in line.get_segments()] == [
         [0.5, 0.9],
         [-1.0, -0.6],
     ]
     unknown = table.assign(kind="undetermined", fdr_score=np.nan)
-    assert offsets(by_label(interaction_volcano(unknown))["undetermined (3)"])[2] == [0.1, 0.0]
+    ax = interaction_volcano(unknown, title="pairs")
+    assert offsets(by_label(ax)["undetermined (3)"])[2] == [0.1, 0.0]
+    assert ax.get_title() == "pairs\nno pair departs from additivity beyond chance"
     with pytest.raises(ValueError, match="the table lacks fdr_score"):
         interaction_volcano(table.drop(columns="fdr_score"))

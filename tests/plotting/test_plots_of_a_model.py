@@ -135,6 +135,7 @@ def test_changes_of_a_condition_are_the_model_s_with_90_percent_intervals(model,
     for name in ("plot_perturbation", "gene_changes"):
         ax = getattr(pl, name)(model, pair.name)
         genes = [screen.gene_names.index(tick.get_text()) for tick in ax.get_xticklabels()]
+        assert genes == np.argsort(-np.abs(true), kind="stable")[:20].tolist()
         expected = delta[genes, None] + 1.6449 * sd[genes, None] * np.array([-1, 1])
         np.testing.assert_allclose(segments(ax, "90 % interval"), expected, rtol=1e-3, atol=1e-6)
     assert [bar.get_height() for bar in ax.patches] == pytest.approx(true[genes])

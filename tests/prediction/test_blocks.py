@@ -148,7 +148,7 @@ def test_under_torchrun_rank_0_has_the_table(model, genes, tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script)]
     done = subprocess.run(
         [*command, str(tests), str(tests / "prediction"), str(table)],
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert sorted(line for line in done.stdout.splitlines() if line.startswith("ROWS")) == ["ROWS 0", "ROWS 66"]
@@ -157,20 +157,15 @@ def test_under_torchrun_rank_0_has_the_table(model, genes, tmp_path):
 
 
 @pytest.mark.slow
-def test_dask_workers_rank_alike_and_a_killed_one_costs_its_blocks(model, genes, tmp_path):
-    pytest.importorskip("distributed.core")  # a folder of tests has the same name
-    distributed = pytest.importorskip("distributed")
+def test_dask_workers_rank_alike_and_a_killed_one_costs_its_blocks(model, genes, tmp_path, dask_address):
+    from distributed import Client
+
     killed = tmp_path / "killed"
     dies_once = dying_once(killed)
-
     expected = model.rank_pairs(lambda one: one.delta_UG[:, 0], genes, chunk=CHUNK)
-    options = {"n_workers": 3, "threads_per_worker": 1, "dashboard_address": ":0", "host": "127.0.0.1"}
-    with distributed.LocalCluster(**options) as cluster:
-        found = model.rank_pairs(
-            lambda one: dies_once(one).delta_UG[:, 0], genes, chunk=CHUNK, dask=cluster.scheduler_address
-        )
-        with distributed.Client(cluster) as client:
-            again = model.rank_pairs(lambda one: one.delta_UG[:, 0], genes, chunk=CHUNK, dask=client)
+    found = model.rank_pairs(lambda one: dies_once(one).delta_UG[:, 0], genes, chunk=CHUNK, dask=dask_address)
+    with Client(dask_address) as client:
+        again = model.rank_pairs(lambda one: one.delta_UG[:, 0], genes, chunk=CHUNK, dask=client)
     assert killed.exists()
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
     pd.testing.assert_frame_equal(again, expected, check_exact=True)

@@ -151,7 +151,16 @@ def read_guides(
     The options say that it does, or nearly all of its names are guides of known genes. A column in which some names are
     such guides and others are not is an error; twice {} and no finding where it holds none.
     """
-    reader = _reader(layout, options, known, is_symbol)
+    reader = GuideReader(
+        known,
+        is_symbol,
+        None if options.ctrl_label == CONTROL_LABEL else options.controls,
+        () if options.sep is None else (options.sep,),
+        options.guide_targets,
+        options.guide_pattern,
+    )
+    reader.genes |= {gene: gene for gene in layout.as_genes}
+    reader.genes |= dict.fromkeys((*layout.controls, CONTROL_LABEL), CONTROL_LABEL)
     published, findings = _published(labels, layout, options, reader)
     guides = [guide for guide, gene in reader.genes.items() if published and gene not in (None, guide)]
     return published, {guide: reader.label_of([guide]) for guide in guides}, findings
@@ -194,20 +203,6 @@ def _published(
         remedy += f", as_genes={certain} if they are genes"
     severity = "warning" if options.unknown_labels == "keep" else "error"
     return {}, check("guide-like", certain, what, remedy, severity)
-
-
-def _reader(layout: Layout, options: ProcessingOptions, known: IsGene, is_symbol: IsGene) -> GuideReader:
-    reader = GuideReader(
-        known,
-        is_symbol,
-        None if options.ctrl_label == CONTROL_LABEL else options.controls,
-        () if options.sep is None else (options.sep,),
-        options.guide_targets,
-        options.guide_pattern,
-    )
-    reader.genes |= {gene: gene for gene in layout.as_genes}
-    reader.genes |= dict.fromkeys((*layout.controls, CONTROL_LABEL), CONTROL_LABEL)
-    return reader
 
 
 def _settle(guides: dict[str, list[str]], targeting: Sequence[str], reader: GuideReader) -> list[str]:

@@ -92,8 +92,8 @@ def detect_scale(matrix: sparse.csr_matrix) -> str | None:
 def _sample(matrix: sparse.csr_matrix) -> list[np.ndarray]:
     """Values above 0 of some cells that have any."""
     numbers = np.flatnonzero(np.diff(matrix.indptr))
-    chosen = numbers[np.unique(np.linspace(0, len(numbers) - 1, N_SAMPLE).astype(np.int64))]
-    rows = (matrix.data[matrix.indptr[i] : matrix.indptr[i + 1]].astype(np.float64) for i in chosen)
+    sampled = numbers[np.unique(np.linspace(0, len(numbers) - 1, N_SAMPLE).astype(np.int64))]
+    rows = (matrix.data[matrix.indptr[i] : matrix.indptr[i + 1]].astype(np.float64) for i in sampled)
     return [row[row > 0] for row in rows]
 
 
@@ -242,7 +242,8 @@ def other_places(layers: Mapping[str, Any], raw: Any, used: str | None) -> str:
         places["raw"] = raw
     remedies = []
     for name, values in places.items():
-        scale = _scale_of(values) or _by_name(name)
+        by_name = COUNTS if "count" in name.lower() else LOG1P if "log" in name.lower() else None
+        scale = _scale_of(values) or by_name
         what = "adata.raw" if values is raw else f"layers[{name!r}]"
         if scale in (LOG1P, COUNTS):
             held = f"{what} holds " + ("counts" if scale == COUNTS else "log-normalised values")
@@ -261,11 +262,6 @@ def _scale_of(values: Any) -> str | None:
         return detect_scale(as_csr(values[rows]))
     except (TypeError, ValueError):  # no numbers, or stored by columns in a file
         return None
-
-
-def _by_name(name: str) -> str | None:
-    lower = name.lower()
-    return COUNTS if "count" in lower else LOG1P if "log" in lower else None
 
 
 def size_findings(n_cells: int, n_genes: int) -> list[Finding]:

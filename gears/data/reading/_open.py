@@ -81,8 +81,10 @@ def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
     file_format = kind_of(path)
     if file_format == "h5ad":
         return read_screen(path, backed=backed)
-    readers = {"zarr": _read_zarr, "10x-h5": _read_10x_h5, "10x-mtx": _read_10x_mtx, "several": _read_several}
-    return readers[file_format](path)
+    if file_format == "several":
+        members = members_of(path)
+        return put_together(path, members, [open_screen(member) for member in members])
+    return {"zarr": _read_zarr, "10x-h5": _read_10x_h5, "10x-mtx": _read_10x_mtx}[file_format](path)
 
 
 def refuse_address(path: str | Path) -> None:
@@ -196,11 +198,6 @@ def _read_zarr(path: Path) -> AnnData:
     return adata
 
 
-def _read_several(folder: Path) -> AnnData:
-    members = members_of(folder)
-    return put_together(folder, members, [open_screen(member) for member in members])
-
-
 def put_together(folder: Path, members: Sequence[Path], screens: Sequence[AnnData]) -> AnnData:
     """The cells of several files one after another; all must measure the same genes."""
     import anndata
@@ -303,7 +300,6 @@ def open_lean(path: Path, layer: str | None, near: Path) -> AnnData:
     holds no second copy and the system can let go of its pages. Other kinds of files are read whole. Errors are those
     of :func:`open_screen`.
     """
-    refuse_address(path)
     path = user_path(path)
     if kind_of(path) != "h5ad":
         return open_screen(path)

@@ -1,4 +1,4 @@
-"""Moment packs of lanes, plates or replicates of one screen, added up.
+"""Moment packs of lanes, plates or replicates of one screen, added up; and of several screens, as contexts of one.
 
 Each pack is an experimental batch of its own (or several): its conditions are compared with its own control cells, as
 in one pass over all cells with their source as ``batch_key``.
@@ -6,18 +6,23 @@ in one pass over all cells with their source as ``batch_key``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
+from gears.conditions import Condition
 from gears.core._messages import shorten
-from gears.data.checks._settings import JOINT
+from gears.data.checks._names import KnownGene
+from gears.data.checks._options import ProcessingOptions
+from gears.data.checks._settings import JOINT, POOLED
 from gears.data.reading._open import name_of
 from gears.data.screen._cells import drawn_rows
 from gears.data.screen._packs import COUNTED, MOMENTS, MomentPack, read_pack
+from gears.data.screen._several import CONTEXT, Alignment, align, columns_of, options_of_whole
 from gears.files._paths import check_output, named
 from gears.files.formats import content_hash
 
@@ -46,16 +51,71 @@ def merge_moments(paths: Sequence[str | Path], out: str | Path, *, overwrite: bo
     if len(paths) < 2:
         msg = f"two packs or more are merged; found {len(paths)}"
         raise ValueError(msg)
-    packs = {_name(path, paths): read_pack(path) for path in paths}
+    files = [named(Path(path)) for path in paths]
+    names = [name_of(file).removesuffix(".moments") for file in files]
+    # where two files have one name, their paths tell them apart
+    unique = [name if names.count(name) == 1 else str(file) for name, file in zip(names, files, strict=True)]
+    packs = {name: read_pack(path) for name, path in zip(unique, paths, strict=True)}
     _check_alike(packs)
     return _merged(packs).write(out, overwrite=overwrite)
 
 
-def _name(path: str | Path, paths: Sequence[str | Path]) -> str:
-    """The name of a pack: that of its file, or its path where two files have one name."""
-    names = [name_of(named(Path(other))).removesuffix(".moments") for other in paths]
-    own = name_of(named(Path(path))).removesuffix(".moments")
-    return own if names.count(own) == 1 else str(named(Path(path)))
+def packs_as_contexts(
+    packs: Mapping[str, MomentPack], options: ProcessingOptions, is_gene: KnownGene | None, genes: str
+) -> MomentPack:
+    """Put packs together as contexts of one screen: rows as they are, over the shared genes or over all.
+
+    ValueError where they have no gene in common, are of different scales, or two hold the same cells.
+    """
+    tables = {name: pack.tables for name, pack in packs.items()}
+    own = {name: (table["gene_names"], table["gene_ids"]) for name, table in tables.items()}
+    alignment = align(own, is_gene, genes)
+    whole = options_of_whole(options, next(iter(packs.values())).manifest["scale"])
+    contexts = {name: _as_context(pack, name, alignment) for name, pack in packs.items()}
+    _check_alike(contexts)
+    pack = _merged(contexts)
+    hashes = {name: own.manifest["content_hash"] for name, own in packs.items()}
+    layout = {"style": "gears", "condition_key": "condition", "cell_type_key": CONTEXT, "gene_key": "gene_name"}
+    pack.manifest.update(
+        content_hash=content_hash("contexts", hashes, genes, alignment.var["gene_name"].tolist()),
+        parameters=whole.to_dict(),
+        layout=pack.manifest["layout"] | layout,
+    )
+    if (is_measured := alignment.is_measured) is not None:
+        pack.tables["unmeasured"] = {name: np.flatnonzero(~known).tolist() for name, known in is_measured.items()}
+    return pack
+
+
+def _as_context(pack: MomentPack, name: str, alignment: Alignment) -> MomentPack:
+    """A pack whose conditions are those of a context, with the genes of the whole; those it lacks are all 0."""
+    columns, renamed = alignment.columns[name], alignment.renamed[name]
+    is_there, at = columns >= 0, columns.clip(0)
+
+    def own(gene: str) -> str:
+        return renamed.get(gene, gene)
+
+    conditions = [Condition(tuple(sorted(map(own, one.genes))), context=name, kind=one.kind) for one in pack.conditions]
+    labels = []
+    for label, number in zip(pack.tables["labels"], pack.tables["label_condition"], strict=True):
+        plain = label.removesuffix(pack.conditions[number].suffix)
+        labels.append("+".join(map(own, plain.split("+"))) + conditions[number].suffix)
+    tables = pack.tables | {
+        "gene_names": alignment.var["gene_name"].tolist(),
+        "gene_ids": alignment.var.index.tolist(),
+        "labels": labels,
+        "conditions": [[list(one.genes), one.context, one.kind] for one in conditions],
+        "condition_names": [f"{POOLED}_{shown.split('_', 1)[-1]}" for shown in pack.tables["condition_names"]],
+        "batches": [JOINT.join(filter(None, (batch, name))) for batch in pack.tables["batches"]],
+    }
+    shape = pack.manifest["shape"] | {"genes": len(columns)}
+    return replace(
+        pack,
+        manifest=pack.manifest | {"shape": shape, "cell_types": [name]},
+        tables=tables,
+        layers={layer: values[:, at] * is_there for layer, values in pack.layers.items()},
+        halves=pack.halves[..., at] * is_there,
+        controls=columns_of(pack.controls, columns),
+    )
 
 
 def _check_alike(packs: dict[str, MomentPack]) -> None:
@@ -63,10 +123,10 @@ def _check_alike(packs: dict[str, MomentPack]) -> None:
     (first_name, first), *others = packs.items()
     for name, pack in others:
         for what in ("gene_ids", "gene_names"):
-            own, wanted = pack.tables[what], first.tables[what]
-            if own != wanted:
-                same = set(own) == set(wanted)
-                differing = sorted(set(own) ^ set(wanted))
+            genes, expected = pack.tables[what], first.tables[what]
+            if genes != expected:
+                same = set(genes) == set(expected)
+                differing = sorted(set(genes) ^ set(expected))
                 detail = "in another order" if same else f"others ({shorten(differing, 3)})"
                 msg = (
                     f"{name} and {first_name} do not measure the same genes: {detail}; prepare both from the same genes"
@@ -120,14 +180,15 @@ def _merged(packs: dict[str, MomentPack]) -> MomentPack:
             unique = text and own_names.count(text) == 1
             batch_names.append((text if unique else JOINT.join(filter(None, (text, name))), number, batch))
     order = sorted(batch_names)
-    rows = []  # (condition, batch, pack, row), batch after batch
-    for batch, (_, number, own_batch) in enumerate(order):
+    chunks = []  # pack, its rows and their conditions, batch after batch
+    for _, number, own_batch in order:
         pack = held[number]
-        at = np.flatnonzero(pack.row_batch == own_batch)
-        at = at[np.argsort(ids[number][pack.row_condition[at]])]
-        rows += [(int(ids[number][pack.row_condition[row]]), batch, number, int(row)) for row in at]
+        rows = np.flatnonzero(pack.row_batch == own_batch)
+        condition = ids[number][pack.row_condition[rows]]
+        by_condition = np.argsort(condition)
+        chunks.append((pack, rows[by_condition], condition[by_condition]))
     layers = {
-        name: np.stack([held[number].layers[name][row] for _, _, number, row in rows]) for name in (*MOMENTS, *COUNTED)
+        name: np.concatenate([pack.layers[name][rows] for pack, rows, _ in chunks]) for name in (*MOMENTS, *COUNTED)
     }
     halves, halves_n = _merged_halves(held, ids, len(conditions), n_genes)
     controls, controls_condition = _merged_controls(held, ids, n_genes)
@@ -139,7 +200,7 @@ def _merged(packs: dict[str, MomentPack]) -> MomentPack:
         "conditions": [[list(one.genes), one.context, one.kind] for one in conditions],
         "batches": [text for text, _, _ in order],
     }
-    n = np.array([held[number].n[row] for _, _, number, row in rows], dtype=np.int64)
+    n = np.concatenate([pack.n[rows] for pack, rows, _ in chunks]).astype(np.int64)
     sizes = {"cells": int(n.sum()), "conditions": len(conditions), "labels": len(labels)}
     manifest = first.manifest | {
         "content_hash": content_hash("merged", [pack.manifest["content_hash"] for pack in held]),
@@ -153,7 +214,8 @@ def _merged(packs: dict[str, MomentPack]) -> MomentPack:
         "dropped": [one for pack in held for one in pack.manifest["dropped"]],
         "shape": first.manifest["shape"] | sizes,
     }
-    row_condition, row_batch = (np.array([row[column] for row in rows], dtype=np.int64) for column in (0, 1))
+    row_condition = np.concatenate([condition for _, _, condition in chunks]).astype(np.int64)
+    row_batch = np.repeat(np.arange(len(chunks)), [len(rows) for _, rows, _ in chunks])
     return MomentPack(
         manifest, tables, row_condition, row_batch, n, layers, halves, halves_n, controls, controls_condition
     )

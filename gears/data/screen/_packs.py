@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,7 @@ from scipy import sparse
 
 from gears.conditions import Condition
 from gears.data.screen._cells import CellMatrix
-from gears.data.screen._files import controls_of, finish_folder, save_statistics
-from gears.data.screen._samples import HALVES_SEED, N_HALVES, half_means
+from gears.data.screen._files import controls_of, finish_folder, save_measured, save_statistics
 from gears.data.screen._statistics import (
     ConditionStatistics,
     batch_statistics,
@@ -31,15 +30,16 @@ from gears.data.screen._statistics import (
     matched_statistics,
 )
 from gears.files._atomic import new_folder, write_atomically
-from gears.files._manifest import SEAL
 from gears.files._paths import check_output, reading, user_path
 from gears.files._untrusted import refuse_beyond, refuse_links
-from gears.files.formats import content_hash, need_types, plain_adata
+from gears.files.formats import SEAL, content_hash, plain_adata
 
 if TYPE_CHECKING:
     from gears.data.screen._prepared import PreparedScreen
 
 KIND, VERSION = "gears moment pack", 1
+N_HALVES, HALVES_SEED = 5, 0
+"""Repeats of split halves that a pack keeps, and their seed."""
 MOMENTS, COUNTED = ("mean", "m2", "m3", "m4"), ("nonzero", "above", "below")
 _OF_FOLDER = ("kind", "format_version", SEAL, "files", "checksums")
 
@@ -49,7 +49,9 @@ class MomentPack:
     """R rows of C conditions over G genes, and what stands beside them."""
 
     manifest: dict[str, Any]  # as of a prepared screen, without files
-    tables: dict[str, Any]  # names, labels, conditions and batches as plain values, "label_cells"
+    # names, labels, conditions and batches as plain values, "label_cells"; where contexts measure different genes,
+    # "unmeasured": the numbers of those that each context lacks
+    tables: dict[str, Any]
     # row_condition, row_batch, n: condition, experimental batch and cells of each row, (R,) int64
     row_condition: np.ndarray
     row_batch: np.ndarray
@@ -119,6 +121,10 @@ class MomentPack:
             statistics, control_mean_BG = matched_statistics(
                 self._batches(control_of), control_of, len(self.tables["gene_ids"]), len(self.tables["batches"])
             )
+        if (unmeasured := self.tables.get("unmeasured")) is not None:
+            genes = np.arange(len(self.tables["gene_ids"]))
+            is_measured = {context: ~np.isin(genes, lacking) for context, lacking in unmeasured.items()}
+            save_measured(folder, statistics, is_measured, self.conditions)
         save_statistics(folder / "statistics", statistics, control_mean_BG)
         (folder / "halves").mkdir()
         np.save(folder / "halves" / "mean.npy", self.halves)
@@ -143,9 +149,6 @@ class MomentPack:
 def pack_of(screen: PreparedScreen) -> MomentPack:
     """The pack of a prepared screen with its cells; the arrays are those of its folder."""
     screen.need_cells()
-    if screen.is_measured_KG is not None:
-        msg = "the contexts of this screen measure different genes; write a pack of each screen"
-        raise ValueError(msg)
     tables = {
         "gene_names": screen.gene_names,
         "gene_ids": screen.gene_ids,
@@ -156,6 +159,9 @@ def pack_of(screen: PreparedScreen) -> MomentPack:
         "batches": list(screen.batches),
         "label_cells": screen.label_cells.tolist(),
     }
+    if screen.is_measured_KG is not None:
+        lacking = map(np.flatnonzero, ~screen.is_measured_KG)
+        tables["unmeasured"] = {name: genes.tolist() for name, genes in zip(screen.contexts, lacking, strict=True)}
     manifest = {name: value for name, value in screen.manifest.items() if name not in _OF_FOLDER}
     sizes = {"cells": screen.n_cells, "conditions": len(screen.conditions), "labels": len(screen.labels)}
     manifest |= {"content_hash": screen.content_hash, "shape": manifest["shape"] | sizes}
@@ -181,6 +187,44 @@ def pack_of(screen: PreparedScreen) -> MomentPack:
         cells.csr(np.concatenate(groups)),
         np.repeat(screen.control_ids, [len(rows) for rows in groups]),
     )
+
+
+def half_of(n_cells: int, seed: int, repeat: int, condition_id: int) -> np.ndarray:
+    """Half (0 or 1) of each of a condition's cells, (n,) int64; the first has n // 2."""
+    order = np.random.default_rng([seed, repeat, condition_id]).permutation(n_cells)
+    half = np.zeros(n_cells, dtype=np.int64)
+    half[order[n_cells // 2 :]] = 1
+    return half
+
+
+def half_means(
+    screen: PreparedScreen, condition_id: int, seed: int, repeats: Sequence[int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Means of two random halves of a condition's cells, (repeats, 2, G), and how many cells each has, (2,).
+
+    NaN for fewer than two cells. ValueError where a screen without cells does not keep these halves.
+    """
+    own_id, n_genes = screen.folder_id(condition_id), len(screen.gene_names)
+    if not screen.has_cells:
+        if seed != HALVES_SEED or max(repeats, default=0) >= N_HALVES:
+            msg = (
+                f"a moment pack keeps {N_HALVES} split halves of seed {HALVES_SEED}; choose n_split_half of at most "
+                f"{N_HALVES}, and that seed"
+            )
+            raise ValueError(msg)
+        return np.asarray(screen.kept_halves[0][list(repeats), :, own_id]), screen.kept_halves[1][:, own_id]
+    cells = screen.cells_of(condition_id)
+    n_cells = len(cells)
+    if n_cells < 2:
+        return np.full((len(repeats), 2, n_genes), np.nan), np.zeros(2, dtype=np.int64)
+    size = np.array([n_cells // 2, n_cells - n_cells // 2])
+    half_RN = np.array([half_of(n_cells, seed, repeat, own_id) for repeat in repeats])
+    row_RN = 2 * np.arange(len(repeats))[:, None] + half_RN
+    # all means by one sparse product: the cells are never dense
+    at = row_RN.ravel(), np.tile(np.arange(n_cells), len(repeats))
+    pick = sparse.csr_matrix((1.0 / size[half_RN.ravel()], at), shape=(2 * len(repeats), n_cells))
+    means = (pick @ screen.cells.csr(cells).astype(np.float64)).toarray()
+    return means.reshape(len(repeats), 2, n_genes), size
 
 
 @contextlib.contextmanager
@@ -229,7 +273,6 @@ def read_pack(path: str | Path) -> MomentPack:
             msg = f"{path} has format version {beside['format_version']}, this release reads {VERSION}; write it again"
             raise ValueError(msg)
         text = json.loads(str(beside["description"]))
-        need_types(path, text, {"manifest": dict, "tables": dict})
         obs = read_elem(group["obs"])
         layers = {name: read_elem(group["X" if name == "mean" else f"layers/{name}"]) for name in (*MOMENTS, *COUNTED)}
         pack = MomentPack(

@@ -29,9 +29,8 @@ from gears.data.screen._statistics import (
     rank_genes,
     statistics_of,
 )
-from gears.files._manifest import MANIFEST
 from gears.files._paths import user_path
-from gears.files.formats import check_file, content_hash, read_json
+from gears.files.formats import MANIFEST, check_file, content_hash, read_json
 
 
 class PreparedScreen(Shown):
@@ -317,7 +316,8 @@ class PreparedScreen(Shown):
         ids = self.control_ids.tolist()
         if self.has_cells:
             return self.cells, drawn_rows([self.cells_of(control) for control in ids], len(self.gene_names))
-        cells, condition_n = self.kept_controls
+        condition_n = self._array("controls/condition")
+        cells = CellMatrix(self.folder / "controls", len(self.gene_names))
         return cells, [np.flatnonzero(condition_n == self.folder_id(control)) for control in ids]
 
     def folder_id(self, condition_id: int) -> int:
@@ -328,11 +328,6 @@ class PreparedScreen(Shown):
     def kept_halves(self) -> tuple[np.ndarray, np.ndarray]:
         """Of a screen without cells: means of split halves, (repeats, 2, C, G), and their cells, (2, C)."""
         return self._array("halves/mean"), self._array("halves/n")
-
-    @cached_property
-    def kept_controls(self) -> tuple[CellMatrix, np.ndarray]:
-        """Of a screen without cells: drawn control cells, and the condition (of the folder) of each."""
-        return CellMatrix(self.folder / "controls", len(self.gene_names)), self._array("controls/condition")
 
     @cached_property
     def cell_ids(self) -> np.ndarray | None:
@@ -414,11 +409,12 @@ class PreparedScreen(Shown):
 
     @cached_property
     def _computed(self) -> tuple[ConditionStatistics, np.ndarray]:
-        found = statistics_of(self.cells, self.cell_condition, self.control_of, self.cell_batch)
+        """Statistics against the control cells shown, and the control mean of each batch."""
+        computed = statistics_of(self.cells, self.cell_condition, self.control_of, self.cell_batch)
         if self.is_measured_KG is not None:
             context_C = [self.contexts.index(condition.context) for condition in self.conditions]
-            fill_unmeasured(found[0], self.is_measured_KG, np.array(context_C))
-        return found
+            fill_unmeasured(computed[0], self.is_measured_KG, np.array(context_C))
+        return computed
 
     @cached_property
     def statistics(self) -> ConditionStatistics:

@@ -8,7 +8,7 @@ its leaves.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,7 @@ from gears.data.reading._matrix import as_csr, log_normalize, other_features
 from gears.data.screen._cells import drawn_rows
 from gears.data.screen._files import screen_manifest, screen_tables
 from gears.data.screen._moments import Centre, ConditionMoments, MemoryRows, condition_chunks, processes
-from gears.data.screen._packs import MomentPack
-from gears.data.screen._samples import HALVES_SEED, N_HALVES, half_of
+from gears.data.screen._packs import HALVES_SEED, N_HALVES, MomentPack, half_of
 from gears.files.formats import content_hash
 
 if TYPE_CHECKING:
@@ -129,45 +128,33 @@ def _leaves(blocks: Blocks, cells: np.ndarray, *columns: np.ndarray) -> Iterator
 def _run(what: str, leaves: list[Leaf], plan: Plan, *, workers: int, on_dask: bool) -> Part:
     """One pass: leaves reduced, and their parts merged in a tree."""
     if on_dask:
-        import dask
+        from dask import delayed
 
-        shared, reduced, merged = (
-            dask.delayed(plan),
-            dask.delayed(_reduced_blocks, pure=False),
-            dask.delayed(merge_parts),
-        )
-        parts = [reduced(leaf.blocks, replace(leaf, blocks=[]), shared) for leaf in leaves]
-        while len(parts) > 1:
-            parts = [
-                merged(*parts[at : at + 2]) if at + 1 < len(parts) else parts[at] for at in range(0, len(parts), 2)
-            ]
-        return parts[0].compute()
+        reduced, shared = delayed(reduced_leaf, pure=False), delayed(plan)
+        # blocks are arguments of their own: dask makes them where the leaf is reduced
+        parts = [reduced(replace(leaf, blocks=[]), shared, leaf.blocks) for leaf in leaves]
+        return merged_in_tree(parts, delayed(merge_parts)).compute()
     with processes(workers) as pool:
         done = (pool.map if pool is not None else map)(partial(reduced_leaf, plan=plan), leaves)
-        return merged_in_tree(followed(done, len(leaves), what, "blocks"))
+        return merged_in_tree(followed(done, len(leaves), what, "blocks"), merge_parts)
 
 
-def merged_in_tree(parts: Iterable[Part]) -> Part:
+def merged_in_tree(parts: Iterable[Any], merge: Callable[[Any, Any], Any]) -> Any:
     """Merge parts in pairs of neighbours, then pairs of pairs; few are held at a time."""
-    held: list[tuple[int, Part]] = []
+    held: list[tuple[int, Any]] = []
     for part in parts:
         level = 0
         while held and held[-1][0] == level:
-            part, level = merge_parts(held.pop()[1], part), level + 1
+            part, level = merge(held.pop()[1], part), level + 1
         held.append((level, part))
     whole = held.pop()[1]
     while held:
-        whole = merge_parts(held.pop()[1], whole)
+        whole = merge(held.pop()[1], whole)
     return whole
 
 
-def _reduced_blocks(blocks: list[Any], leaf: Leaf, plan: Plan) -> Part:
-    """A leaf whose blocks dask has made."""
-    return reduced_leaf(replace(leaf, blocks=blocks), plan)
-
-
-def reduced_leaf(leaf: Leaf, plan: Plan) -> Part:
-    """The part of a leaf: in the first pass control cells alone, and the sample of them."""
+def reduced_leaf(leaf: Leaf, plan: Plan, blocks: list[Any] | None = None) -> Part:
+    """The part of a leaf (of `blocks` that dask has made): in the first pass control cells alone, and their sample."""
     is_first = plan.centres is None
     used = plan.is_control[leaf.row] if is_first else np.ones(len(leaf.row), dtype=bool)
     rows, conditions = np.unique(leaf.row[used]), np.unique(leaf.condition[: 0 if is_first else None])
@@ -175,7 +162,7 @@ def reduced_leaf(leaf: Leaf, plan: Plan) -> Part:
     moments = ConditionMoments(len(rows), plan.n_genes, None if is_first else nothing)
     halves = np.zeros((0 if is_first else N_HALVES, len(conditions), plan.n_genes))
     drawn, lowest, start = [sparse.csr_matrix((0, plan.n_genes), dtype=np.float32)], 0.0, 0
-    for block, size in zip(leaf.blocks, leaf.sizes, strict=True):
+    for block, size in zip(leaf.blocks if blocks is None else blocks, leaf.sizes, strict=True):
         low, high = np.searchsorted(leaf.cell, [start, start + size])
         own = slice(low, high)
         values = _used_values(block, leaf.cell[own] - start, plan)
