@@ -6,6 +6,7 @@
     python benchmarks/run.py accuracy --situations 0 2 5 --methods prior --name accuracy_from_singles
     python benchmarks/run.py head --seeds 300 301 302 303 304
     python benchmarks/run.py head_genes
+    python benchmarks/run.py inner_fits --seeds 400 401
 
 Folds are over conditions; every condition is tested once in each repeat. Figures of a kind, and their intervals, are
 over the conditions of all its screens. Methods: ``prior`` is the prior alone, ``gears`` the whole model, ``published``
@@ -16,13 +17,15 @@ train mean, counts 0.
 
 ``head``: the head is trained on the training part; with and without it the prior is fitted to the training and
 validation parts, as `train` does. ``head_genes``: gain of the head on a screen of many genes, trained on so many genes
-drawn in each step.
+drawn in each step. ``inner_fits``: gain of the head by inner folds that take over the prior's choices, and by inner
+folds that choose for themselves, in columns ``gain; more by inheriting (95 %, paired by condition)``.
 
 Seeds 0 to 9 are for development, those from 100 on (the head: from 300 on) for published tables.
 """
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -59,6 +62,7 @@ from gears.evaluation.metrics import condition_metrics, get_metric
 from gears.evaluation.truth import Truth
 from gears.evaluation.verdict import MIN_CONDITIONS
 from gears.jobs.estimators import GEARSEstimator, PriorEstimator
+from gears.priors import _source
 from gears.priors._source import prior_of
 from gears.simulate import simulated_screen
 from gears.training import _head
@@ -231,25 +235,80 @@ def with_and_without_head(screen: Screen, n_folds: int) -> Iterator[pd.DataFrame
         yield from heads_of_folds(data, screen, n_folds)
 
 
-def heads_of_folds(data: PertData, screen: Screen, n_folds: int) -> Iterator[pd.DataFrame]:
-    """The same on a screen that is prepared; `cpu_s` is what training the head took."""
+def inner_fits(
+    kinds: tuple[str, ...] = KINDS,
+    seeds: tuple[int, ...] = (3,),
+    folds: int = 3,
+    small: bool = False,
+) -> Iterator[Result]:
+    """The head by inner folds that take over what the prior chose, beside inner folds that choose for themselves."""
+    rows: list[dict[str, Any]] = []
+    tables: list[pd.DataFrame] = []
+    for kind in kinds:
+        parts: list[pd.DataFrame] = []
+        for screen in screens((kind,), None, seeds, small):
+            with screen.prepared() as data:
+                for own in (True, False):
+                    # the format is part of the cache's key, so that the two have inner folds of their own
+                    kept = patch.object(_source, "FORMAT", f"{_source.FORMAT}, own" if own else _source.FORMAT)
+                    chosen = patch.object(_source.Inherited, "from_report", (lambda _: None) if own else INHERITED)
+                    found = pd.concat(heads_of_folds(data, screen, folds, [kept, chosen]))
+                    parts.append(found.assign(inner="own" if own else "inherited"))
+        values = pd.concat(parts, ignore_index=True)
+        tables.append(values)
+        rows.append(inner_row(kind, values))
+        print(rows[-1], flush=True)
+        settings = {"folds": folds, "seeds": list(seeds)}
+        files = {".csv.gz": packed(pd.concat(tables))}
+        yield Result("The head by inner folds that choose for themselves, or inherit", table(rows), settings, files)
+
+
+INHERITED = _source.Inherited.from_report
+
+
+def inner_row(kind: str, values: pd.DataFrame) -> dict[str, Any]:
+    """Weights and gains of the head by both, and in each metric how much more it gains by inheriting, paired."""
+    index, row = ["seed", "fold", "condition"], {"screen": kind}
+    gains, weights = {}, {}
+    for inner, part in values.groupby("inner"):
+        prior, head = (part[part["method"] == one].set_index(index) for one in ("prior", "head"))
+        gains[inner] = pd.DataFrame({one: sign(one) * (head[one] - prior[one]) for one in DECISIVE_MEANS})
+        weights[inner] = head.groupby("kind")["weight"].mean()
+        row[f"CPU s of inner folds, {inner}"] = float(head["inner_s"].mean())
+    for of_kind in ("single", "several"):
+        both = [f"{weights[inner][of_kind]:.2f}" for inner in ("own", "inherited") if of_kind in weights[inner]]
+        row[f"weight, {of_kind}: own, inherited"] = ", ".join(both) or "-"
+    for metric in DECISIVE_MEANS:
+        own_U, more_U = gains["own"][metric], (gains["inherited"] - gains["own"])[metric].dropna().to_numpy()
+        text, verdict = gained(more_U)
+        row[metric] = f"{own_U.mean():+.4f}; " + ("the same" if not more_U.any() else f"{text} {verdict}")
+    return row
+
+
+def heads_of_folds(data: PertData, screen: Screen, n_folds: int, patches: Sequence[Any] = ()) -> Iterator[pd.DataFrame]:
+    """The same on a screen that is prepared; `inner_s`: what inner folds took under `patches`, `cpu_s`: training."""
     for split in folds_of(data, n_folds):
         data.use_split(split)
         fitted, refitted = prior_of(data), prior_of(data, ("train", "val"))
         assert fitted is not None
         assert refitted is not None
         options = TrainOptions().with_defaults()
-        prepare_head(data, fitted)
-        start = cpu_seconds()
-        trained = train_head(data, fitted, options, device=torch.device("cpu")).fitted.prior
-        seconds = cpu_seconds() - start
+        with contextlib.ExitStack() as stack:
+            for one in patches:
+                stack.enter_context(one)
+            times = [cpu_seconds()]
+            prepare_head(data, fitted)
+            times.append(cpu_seconds())
+            trained = train_head(data, fitted, options, device=torch.device("cpu")).fitted.prior
+            times.append(cpu_seconds())
         for name, prior in (("prior", refitted.prior), ("head", with_head_of(refitted.prior, trained))):
             found = scored(data, partial(expression_of, data, prior))
             of_kinds = prior.report.get("head", {})
             several = found["condition"].map(lambda name: len(Condition.parse(name)) > 1)
             kinds = np.where(several, "several", "single")
             weights = [of_kinds.get(kind, {}).get("weight", 0.0) for kind in kinds]
-            place = {"method": name, "screen": screen.name, "seed": str(screen.seed), "cpu_s": seconds}
+            place = {"method": name, "screen": screen.name, "seed": str(screen.seed)}
+            place |= {"inner_s": times[1] - times[0], "cpu_s": times[2] - times[1]}
             yield found.assign(kind=kinds, weight=weights, fold=split.arguments["fold"], **place)
 
 

@@ -47,7 +47,7 @@ from gears.prediction import _stream as stream
 from gears.prediction._blocks import Workers
 from gears.prediction._controls import with_controls
 from gears.prediction.explain import Explanation, explain
-from gears.prediction.predictions import Predictions, requested_conditions
+from gears.prediction.predictions import Predictions
 from gears.report.of_model import EvaluateCall, evaluate_model
 from gears.training._fitting import Fit, Seconds, TrainResult, cross_validated
 from gears.training._loggers import check_loggers, tracked
@@ -154,6 +154,7 @@ class GEARS(Shown):
     @property
     def model(self) -> Any:
         """The network as last trained; None before `model_initialize`. It is made when it is first used."""
+        # a model whose prior predicts alone never needs the network, nor its graphs
         if self._network is None and self.parts is not None:
             self.model = self.parts.network(seed=self._network_seed).to(self.device)
             self._best_network = copy.deepcopy(self._network)
@@ -323,9 +324,8 @@ class GEARS(Shown):
     def report_test(self, *, verbose: bool = True, saved_in: str | Path | None = None) -> pd.DataFrame | None:
         """Evaluate (see :meth:`evaluate`) and log a short table; None where the split has no test part.
 
-        The table also goes into the card of the model that is saved in a folder.
-
-        In a notebook only the verdict is logged: the result of :meth:`train` shows the table.
+        The table also goes into the card of the model that is saved in a folder. In a notebook only the verdict is
+        logged: the result of :meth:`train` shows the table.
         """
         split = self._need_data("report_test").split
         if split is None or "test" not in split.parts:
@@ -579,7 +579,7 @@ class GEARS(Shown):
     def _condition(self, query: str | Sequence[str] | Condition) -> Condition:
         """A requested condition, by the names of this model; with the context and type where it has one of each."""
         parts = self._need_model()
-        requested = requested_conditions([query], parts)
+        requested = stream.requested_conditions([query], parts)
         placed = requested if parts.contexts is None else parts.contexts.placed(requested, None, None)
         return placed[0] if len(placed) == 1 else requested[0]
 

@@ -336,15 +336,12 @@ class PertData(Shown):
         Parameters
         ----------
         screens
-            Name of each context, and its screen: AnnData, the path of a file or of a prepared folder, or PertData.
-        data_path, dataset_name
-            Folder of prepared screens, and name of the whole.
+            Name of each context, and its screen: AnnData, the path of a file, moment pack or prepared folder, or
+            PertData. With a pack among them the whole has no cells (:meth:`write_moments`).
         genes
             "shared": the genes that all of them measure; "all": those that any of them does.
-        gene2go, obo, default_pert_graph
-            As for :class:`PertData`.
-        verbose
-            Log to stderr how the screens are read.
+        data_path, dataset_name, gene2go, obo, default_pert_graph, verbose
+            As for :meth:`from_adata`; the name is that of the whole.
         **options
             Options of :meth:`load`, for all screens that are not prepared yet. Screens that need different ones are
             prepared first, one by one.

@@ -77,6 +77,7 @@ def _scanpy_like(plot: Callable[..., Any]) -> Callable[[Callable[..., Call]], Ca
             **options: Any,
         ) -> Any:
             if args and _holds_model(args[0]):
+                # arguments of the function of a model; the others are those of the plot
                 names = {name: options.pop(name) for name in of_model.parameters if name in options}
                 args, of_call = call_of(*args, **names)
                 options = of_call | options
@@ -371,8 +372,8 @@ def rate_calibration(model: AnyModel, /, threshold: float = 0.2, conditions: Que
 @_scanpy_like(plotting.evidence)
 def evidence(model: AnyModel, /, condition: Query, *, genes: str | Iterable[str] | None = None, n: int = 10) -> Call:
     """What a prediction rests on: the share of training conditions and of the steps of the model (`GEARS.explain`)."""
-    found = gears_of(model).explain(condition, genes, n)
-    return (found.table,), {"title": f"{found.condition.name}: what the prediction rests on"}
+    explanation = gears_of(model).explain(condition, genes, n)
+    return (explanation.table,), {"title": f"{explanation.condition.name}: what the prediction rests on"}
 
 
 @_scanpy_like(plotting.replay_curve)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gears.cell_gears._folders import screen_names
+from gears.cell_gears._folders import CONFIG, is_published, read_published, screen_names
 from gears.data._published import read_published_split
 from gears.data.screen._files import H5AD
 from gears.files._paths import user_path
@@ -123,7 +123,6 @@ def load_cell_gears_model(
     >>> screen = load_cell_gears_folder("data", "norman")                            # doctest: +SKIP
     >>> load_cell_gears_model("models/norman", screen).predict([["CBL", "CNN1"]])     # doctest: +SKIP
     """
-    from gears.cell_gears._folders import CONFIG, is_published, read_published
     from gears.gears import GEARS
 
     if not is_published(path):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from gears.conditions import Condition
 from gears.evaluation._rows import own_noise, pearson_rows
@@ -51,8 +52,8 @@ def compute_metrics(results: Results) -> tuple[dict[str, float], Scores]:
         else:
             scores |= _mse_and_pearson(_mean(results["pred_de"], cells), _mean(results["truth_de"], cells), "_de")
         per_condition[str(label)] = scores
-    names = ("mse", "mse_de", "pearson", "pearson_de")
-    return {name: _nanmean([scores[name] for scores in per_condition.values()]) for name in names}, per_condition
+    means = pd.DataFrame(per_condition).mean(axis=1).reindex(["mse", "mse_de", "pearson", "pearson_de"])
+    return {str(name): float(mean) for name, mean in means.items()}, per_condition
 
 
 def non_dropout_analysis(adata: AnnData, test_res: Results) -> Scores:
@@ -240,8 +241,3 @@ def _conditions(results: Results) -> Iterable[tuple[str, np.ndarray, np.ndarray,
 
 def _mean(values: np.ndarray, cells: np.ndarray) -> np.ndarray:
     return np.asarray(values)[cells].mean(axis=0, dtype=np.float64)
-
-
-def _nanmean(values: Sequence[float]) -> float:
-    defined = [value for value in values if not np.isnan(value)]
-    return float(np.mean(defined)) if defined else float("nan")

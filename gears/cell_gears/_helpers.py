@@ -286,11 +286,9 @@ class GeneSimNetwork:
         """The graph with the edge attribute ``importance``."""
         import networkx
 
-        graph = networkx.DiGraph()
-        graph.add_nodes_from(self.gene_list)
-        names, (source, target) = self._graph.nodes, self._graph.edge_index
-        edges = zip(source.tolist(), target.tolist(), self._graph.weight.tolist(), strict=True)
-        graph.add_edges_from((names[i], names[j], {"importance": weight}) for i, j, weight in edges)
+        edges = self._graph.to_frame().rename(columns={"weight": "importance"})
+        graph = networkx.from_pandas_edgelist(edges, edge_attr="importance", create_using=networkx.DiGraph)
+        graph.add_nodes_from(self.gene_list)  # those without an edge
         return graph
 
 

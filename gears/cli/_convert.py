@@ -25,17 +25,15 @@ def convert_parser() -> CommandParser:
     parser = CommandParser(
         "convert", "SOURCE OUTPUT", "Convert cell-gears data: a folder of screens, or a saved model.", EPILOG
     )
-    parser.add_argument(
-        "source", metavar="SOURCE", help="the data folder of cell-gears, or a model (config.pkl, model.pt)"
-    )
-    parser.add_argument("output", metavar="OUTPUT", help="folder for the prepared screen or the model")
-    parser.add_argument("--dataset", help="name of the screen in the data folder")
-    parser.add_argument("--data", help="for a model: the data folder of cell-gears with its screen DATASET")
-    parser.add_argument("--names", help=f"for a model: a JSON file of {', '.join(NAMES)}, instead of --data")
-    parser.add_argument("--split", help="for a screen: a split of cell-gears to write beside it")
-    parser.add_argument("--seed", type=int, default=1, help="seed of that split")
-    parser.add_argument("--train-gene-set-size", type=float, default=0.75, help="train_gene_set_size of that split")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing model or file of the split")
+    parser.add("source", "the data folder of cell-gears, or a model (config.pkl, model.pt)")
+    parser.add("output", "folder for the prepared screen or the model")
+    parser.add("--dataset", "name of the screen in the data folder")
+    parser.add("--data", "for a model: the data folder of cell-gears with its screen DATASET")
+    parser.add("--names", f"for a model: a JSON file of {', '.join(NAMES)}, instead of --data")
+    parser.add("--split", "for a screen: a split of cell-gears to write beside it")
+    parser.add("--seed", "seed of that split", type=int, default=1)
+    parser.add("--train-gene-set-size", "train_gene_set_size of that split", type=float, default=0.75)
+    parser.add("--overwrite", "replace an existing model or file of the split", action="store_true")
     return parser
 
 

@@ -45,20 +45,19 @@ SHOWN = 20  # rows of a table on the terminal
 
 def suggest_parser() -> CommandParser:
     parser = _model_parser("suggest", "Choose the perturbations to measure next.", SUGGEST_EPILOG)
-    parser.add_argument("--n", type=int, default=10, help="size of the batch")
-    parser.add_argument("--aim", default="information", help="information, effect or interaction")
+    parser.add("--n", "size of the batch", type=int, default=10)
+    parser.add("--aim", "information, effect or interaction", default="information")
     text = "file of conditions whose predictions are to become certain; default: the candidates (--aim information)"
-    parser.add_argument("--targets", help=text)
+    parser.add("--targets", text)
     text = "conditions whose predictions are to become certain, such as AHR+KLF1, or KLF1+* for all pairs of KLF1"
-    parser.add_argument("--for", dest="for_conditions", nargs="+", type=str, default=[], help=text)
+    parser.add("--for", text, several=True, dest="for_conditions")
     _add_readout(parser)
-    parser.add_argument("--threshold", type=float, help="change of log expression that is a hit, for --aim effect")
-    parser.add_argument("--costs", help="CSV of candidates and their costs; 1 for others")
+    parser.add("--threshold", "change of log expression that is a hit, for --aim effect", type=float)
+    parser.add("--costs", "CSV of candidates and their costs; 1 for others")
     return parser
 
 
 def run_suggest(options: Any) -> None:
-    """Choose a batch and print it."""
     check_output_of(options)
     costs, readout = None if options.costs is None else _values(options.costs), _readout(options)
     targets = None if options.targets is None else listed_names(options.targets)
@@ -82,13 +81,12 @@ def hits_parser() -> CommandParser:
         "change of log expression that is a hit: above 0 for a rise, below 0 for a fall; by default the median effect "
         "size of the conditions that were measured"
     )
-    parser.add_argument("--threshold", type=float | None, help=text)
+    parser.add("--threshold", text, type=float | None)
     add_workers(parser)
     return parser
 
 
 def run_hits(options: Any) -> None:
-    """Rank candidates by the probability of a hit."""
     check_output_of(options)
     readout, model = _readout(options), _model(options)
     from gears.design.hits import hits
@@ -101,15 +99,14 @@ def run_hits(options: Any) -> None:
 def reverse_parser() -> CommandParser:
     text = "Perturbations whose predicted change is closest to a wanted one."
     parser = _model_parser("reverse", text, REVERSE_EPILOG, measured=False)
-    parser.add_argument("--wanted", help="CSV of genes and their wanted changes")
-    parser.add_argument("--up", nargs="+", type=str, default=[], help="genes to rise, instead of --wanted")
-    parser.add_argument("--down", nargs="+", type=str, default=[], help="genes to fall, instead of --wanted")
-    parser.add_argument("--n", type=int, default=SHOWN, help="rows of the table")
+    parser.add("--wanted", "CSV of genes and their wanted changes")
+    parser.add("--up", "genes to rise, instead of --wanted", several=True)
+    parser.add("--down", "genes to fall, instead of --wanted", several=True)
+    parser.add("--n", "rows of the table", type=int, default=SHOWN)
     return parser
 
 
 def run_reverse(options: Any) -> None:
-    """Rank candidates by the similarity of their change with a wanted one."""
     check_output_of(options)
     if (options.wanted is None) == (not options.up and not options.down):
         msg = "the wanted change is missing or given twice: give --wanted FILE, or genes by --up and --down"
@@ -130,18 +127,17 @@ def power_parser() -> CommandParser:
     parser = CommandParser("power", "DATA", text, POWER_EPILOG)
     add_data(parser)
     add_nodes(parser)
-    parser.add_argument("--effect", type=float | None, help="change of mean log expression to be seen")
-    parser.add_argument("--cells", type=int | None, help="cells of the condition, instead of --effect")
-    parser.add_argument("--control-cells", type=int | None, help="control cells; default: those of the screen")
-    parser.add_argument("--power", type=float, default=0.8, help="probability of seeing it")
-    parser.add_argument("--level", type=float, default=0.05, help="two-sided level of the test of one gene")
-    parser.add_argument("--output", help="write all rows to this CSV file")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT")
+    parser.add("--effect", "change of mean log expression to be seen", type=float | None)
+    parser.add("--cells", "cells of the condition, instead of --effect", type=int | None)
+    parser.add("--control-cells", "control cells; default: those of the screen", type=int | None)
+    parser.add("--power", "probability of seeing it", type=float, default=0.8)
+    parser.add("--level", "two-sided level of the test of one gene", type=float, default=0.05)
+    parser.add("--output", "write all rows to this CSV file")
+    parser.add("--overwrite", "replace an existing OUTPUT", action="store_true")
     return parser
 
 
 def run_power(options: Any) -> None:
-    """Cells that an effect needs, or the effect that cells show, by gene."""
     check_output_of(options)
     if options.effect is None and options.cells is None:
         msg = "nothing to compute: give --effect or --cells, the other is computed"
@@ -155,22 +151,21 @@ def run_power(options: Any) -> None:
 
 def _model_parser(name: str, description: str, epilog: str, *, measured: bool = True) -> CommandParser:
     parser = CommandParser(name, "MODEL [GENES ...]", description, epilog)
-    parser.add_argument("model", metavar="MODEL", help="folder of the model")
-    parser.add_argument("genes", metavar="GENES", nargs="*", default=[], help="candidates, such as KLF1 or AHR+KLF1")
-    parser.add_argument("--file", help="file with one candidate a line, beside or instead of GENES")
-    parser.add_argument("--all-pairs", action="store_true", help="every pair of the candidates")
+    parser.add("model", "folder of the model")
+    parser.add("genes", "candidates, such as KLF1 or AHR+KLF1", nargs="*", default=[])
+    parser.add("--file", "file with one candidate a line, beside or instead of GENES")
+    parser.add("--all-pairs", "every pair of the candidates", action="store_true")
     if measured:
         parser.add_argument("--measured", help="file of conditions measured since the model was trained, one a line")
-    parser.add_argument("--output", help="write all rows to this CSV file")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT")
-    parser.add_argument("--device", help=DEVICE)
+    parser.add("--output", "write all rows to this CSV file")
+    parser.add("--overwrite", "replace an existing OUTPUT", action="store_true")
+    parser.add("--device", DEVICE)
     return parser
 
 
 def _add_readout(parser: CommandParser) -> None:
-    parser.add_argument("--readout", help="measured gene that is to move; default: the effect size of all genes")
-    text = "CSV of genes and weights, instead of --readout: its weighted mean is to move"
-    parser.add_argument("--signature", help=text)
+    parser.add("--readout", "measured gene that is to move; default: the effect size of all genes")
+    parser.add("--signature", "CSV of genes and weights, instead of --readout: its weighted mean is to move")
 
 
 def _model(options: Any) -> GEARS:

@@ -36,18 +36,17 @@ REPORT_EPILOG = """examples:
 def evaluate_parser() -> CommandParser:
     description = "Score a trained model and the baselines on one part of its split, by default the test part."
     parser = CommandParser("evaluate", "MODEL DATA", description, EVALUATE_EPILOG)
-    parser.add_argument("model", metavar="MODEL", help="folder of the model")
+    parser.add("model", "folder of the model")
     screens.add_data(parser)
     screens.add_nodes(parser)
     text = "part of the split: test, val or train; default: test, or all conditions in folds where test has few"
-    parser.add_argument("--part", help=text)
+    parser.add("--part", text)
     screens.add_scores(parser)
-    parser.add_argument("--device", help=DEVICE)
+    parser.add("--device", DEVICE)
     return parser
 
 
 def run_evaluate(options: Any) -> None:
-    """Load the model and its screen, score, print the table, write the report."""
     from gears.core._messages import unknown_name
     from gears.data.splits._split import PARTS
     from gears.evaluation.intervals import summary_table
@@ -80,8 +79,8 @@ def _rendered(table: pd.DataFrame, options: Any, method: str | None = None) -> s
     from gears.evaluation.metrics._registry import DEFAULT
     from gears.evaluation.verdict import first_metrics, render_table
 
-    chosen = options.all_metrics or list(options.metrics) != list(DEFAULT)
-    metrics = None if chosen else first_metrics(table)
+    shows_all = options.all_metrics or list(options.metrics) != list(DEFAULT)
+    metrics = None if shows_all else first_metrics(table)
     text = render_table(table, method=method, subgroups=True, metrics=metrics)
     n_others = 0 if metrics is None else table["metric"].nunique() - len(metrics)
     return f"{text}\n\n{count(n_others, 'further metric')}: --all-metrics" if n_others else text
@@ -94,25 +93,22 @@ def compare_parser() -> CommandParser:
     parser = CommandParser("compare", "DATA", description, COMPARE_EPILOG)
     screens.add_data(parser)
     screens.add_nodes(parser)
-    parser.add_argument("--split", default="simulation", help=f"type of split: {', '.join(SPLITS)}")
-    parser.add_argument("--split-seeds", nargs="+", type=int, default=[1], help="seeds of the splits")
-    parser.add_argument("--folds", type=int, help="cross-validation with this many folds instead of --split")
-    parser.add_argument("--repeats", type=int, default=1, help="repeats of the cross-validation")
-    text = "train GEARS with these objectives: moments, cells"
-    parser.add_argument("--gears", nargs="+", type=str, default=[], help=text)
-    parser.add_argument("--seeds", nargs="+", type=int, default=[], help="seeds of GEARS's initial weights")
-    parser.add_argument("--epochs", type=int | None, help="epochs of GEARS; default: by objective")
-    parser.add_argument("--hidden-size", type=int, default=64, help="hidden size of GEARS")
-    parser.add_argument("--device", help="device of GEARS: cpu, cuda, ...")
-    text = "splits side by side on these GPUs: 0 2, or free:2"
-    parser.add_argument("--gpu-ids", nargs="+", type=int | str, help=text)
-    parser.add_argument("--n-at-once", type=int | None, help="splits at the same time, such as 2 with --device cpu")
+    parser.add("--split", f"type of split: {', '.join(SPLITS)}", default="simulation")
+    parser.add("--split-seeds", "seeds of the splits", nargs="+", type=int, default=[1])
+    parser.add("--folds", "cross-validation with this many folds instead of --split", type=int)
+    parser.add("--repeats", "repeats of the cross-validation", type=int, default=1)
+    parser.add("--gears", "train GEARS with these objectives: moments, cells", several=True)
+    parser.add("--seeds", "seeds of GEARS's initial weights", nargs="+", type=int, default=[])
+    parser.add("--epochs", "epochs of GEARS; default: by objective", type=int | None)
+    parser.add("--hidden-size", "hidden size of GEARS", type=int, default=64)
+    parser.add("--device", "device of GEARS: cpu, cuda, ...")
+    parser.add("--gpu-ids", "splits side by side on these GPUs: 0 2, or free:2", nargs="+", type=int | str)
+    parser.add("--n-at-once", "splits at the same time, such as 2 with --device cpu", type=int | None)
     screens.add_scores(parser)
     return parser
 
 
 def run_compare(options: Any) -> None:
-    """Compare, print the averages, write the report."""
     from gears.core._messages import unknown_name
     from gears.data.splits._registry import SPLITS
     from gears.evaluation.compare import compare
@@ -173,16 +169,14 @@ def _splits(pert_data: Any, options: Any) -> list[Any]:
 def report_parser() -> CommandParser:
     description = "Write the HTML page, CSV, JSON and figures of a tidy table."
     parser = CommandParser("report", "TABLE.csv FOLDER", description, REPORT_EPILOG)
-    text = "evaluation.csv of a report, or a table with the same columns"
-    parser.add_argument("table", metavar="TABLE.csv", help=text)
-    parser.add_argument("folder", metavar="FOLDER", help="folder for the page")
-    parser.add_argument("--title", default="Evaluation", help="title of the page")
-    parser.add_argument("--models", nargs="+", type=str, help="methods to evaluate; default: the table's first")
+    parser.add("table", "evaluation.csv of a report, or a table with the same columns", metavar="TABLE.csv")
+    parser.add("folder", "folder for the page")
+    parser.add("--title", "title of the page", default="Evaluation")
+    parser.add("--models", "methods to evaluate; default: the table's first", nargs="+", type=str)
     return parser
 
 
 def run_report(options: Any) -> None:
-    """Read the table, write the report, print its path."""
     import pandas as pd
 
     from gears.core._messages import unknown_name

@@ -92,6 +92,14 @@ class CommandParser(ArgumentParser):
             if "--print-config" in action.option_strings:
                 action.help, action.metavar = ("print every option with its value, a file for --config, and exit", "")
 
+    def add(self, name: str, text: str, *, several: bool = False, **options: Any) -> None:
+        """Add an option or an argument with its help; `several` words are a list of text, which is empty by default."""
+        if several:
+            options |= {"nargs": "+", "type": str, "default": []}
+        if not name.startswith("-"):
+            options = {"metavar": name.upper(), **options}
+        self.add_argument(name, help=text, **options)
+
     def format_help(self, formatter: argparse.HelpFormatter | None = None, *, every: bool = False) -> str:
         formatter = formatter or self._get_formatter()
         formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)

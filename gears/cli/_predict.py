@@ -38,21 +38,19 @@ VALUES = ("expression", "delta", "sd", "sd_change", "cell_sd")
 def predict_parser() -> CommandParser:
     description = "Predict with a trained model; no training data is needed."
     parser = CommandParser("predict", "MODEL [GENES ...]", description, EPILOG)
-    parser.add_argument("model", metavar="MODEL", help="folder of the model")
-    text = "perturbations: a gene (KLF1) or genes joined by + (AHR+KLF1)"
-    parser.add_argument("genes", metavar="GENES", nargs="*", default=[], help=text)
-    parser.add_argument("--file", help="file with one perturbation a line, beside or instead of GENES")
-    text = "every pair of GENES, or of the genes perturbed in training"
-    parser.add_argument("--all-pairs", action="store_true", help=text)
+    parser.add("model", "folder of the model")
+    parser.add("genes", "perturbations: a gene (KLF1) or genes joined by + (AHR+KLF1)", nargs="*", default=[])
+    parser.add("--file", "file with one perturbation a line, beside or instead of GENES")
+    parser.add("--all-pairs", "every pair of GENES, or of the genes perturbed in training", action="store_true")
     text = "h5ad file with control cells of a line that no training saw: predict for it"
-    parser.add_argument("--controls", metavar="FILE", help=text)
-    parser.add_argument("--output", help=f"write all genes to this file ({', '.join(SUFFIXES)}) instead of printing")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT")
-    parser.add_argument("--values", default="expression", help=f"what a CSV holds: {', '.join(VALUES)}")
-    parser.add_argument("--top", type=int, default=20, help="genes to print per perturbation")
+    parser.add("--controls", text, metavar="FILE")
+    parser.add("--output", f"write all genes to this file ({', '.join(SUFFIXES)}) instead of printing")
+    parser.add("--overwrite", "replace an existing OUTPUT", action="store_true")
+    parser.add("--values", f"what a CSV holds: {', '.join(VALUES)}", default="expression")
+    parser.add("--top", "genes to print per perturbation", type=int, default=20)
     text = "set negative predictions to zero; by default where the training screen has no negative values"
     add_switch(parser, "--clip", text, default=None)
-    parser.add_argument("--device", help=DEVICE)
+    parser.add("--device", DEVICE)
     add_workers(parser)
     return parser
 
@@ -67,17 +65,16 @@ EXPLAIN_EPILOG = """examples:
 def explain_parser() -> CommandParser:
     text = "Which training conditions a prediction rests on, with which weight and share."
     parser = CommandParser("explain", "MODEL CONDITION", text, EXPLAIN_EPILOG)
-    parser.add_argument("model", metavar="MODEL", help="folder of the model")
-    parser.add_argument("condition", metavar="CONDITION", help="a perturbation, such as KLF1 or AHR+KLF1")
-    parser.add_argument("--genes", nargs="+", type=str, default=[], help="genes to explain; default: all")
-    parser.add_argument("--n", type=int, default=10, help="parts of single training conditions to list")
-    parser.add_argument("--output", help="write the table to this CSV file")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT")
+    parser.add("model", "folder of the model")
+    parser.add("condition", "a perturbation, such as KLF1 or AHR+KLF1")
+    parser.add("--genes", "genes to explain; default: all", several=True)
+    parser.add("--n", "parts of single training conditions to list", type=int, default=10)
+    parser.add("--output", "write the table to this CSV file")
+    parser.add("--overwrite", "replace an existing OUTPUT", action="store_true")
     return parser
 
 
 def run_explain(options: Any) -> None:
-    """Explain one prediction."""
     output = None if options.output is None else check_output(user_path(options.output), options.overwrite)
     from gears.files.formats import write_text
     from gears.gears import GEARS
@@ -93,7 +90,6 @@ def run_explain(options: Any) -> None:
 
 
 def run_predict(options: Any) -> None:
-    """Load the model, predict, and print or write."""
     output = _checked_output(options)
     if options["values"] not in (*VALUES, "logvar"):  # the earlier name of cell_sd, which is reported
         raise ValueError(unknown_name("--values", options["values"], VALUES))
@@ -155,7 +151,7 @@ def _write(model: GEARS, perturbations: list[str], path: Path, options: Any, con
         pairs = model.pairs(perturbations or None)
         model.predict_to_file(pairs, path, **how)
         return len(pairs)
-    from gears.prediction.predictions import requested_conditions
+    from gears.prediction._stream import requested_conditions
 
     conditions = requested_conditions(perturbations, model._need_model())
     if path.suffix == ".csv":
@@ -183,17 +179,16 @@ similarity (similar genes, or neighbours in the perturbation graph), nothing (an
 
 def genes_parser() -> CommandParser:
     parser = CommandParser("genes", "MODEL [GENES ...]", "List the genes that a model can perturb.", GENES_EPILOG)
-    parser.add_argument("model", metavar="MODEL", help="folder of the model")
-    parser.add_argument("genes", metavar="GENES", nargs="*", default=[], help="list these genes alone")
-    parser.add_argument("--all", action="store_true", help="list every gene, not only how many there are")
+    parser.add("model", "folder of the model")
+    parser.add("genes", "list these genes alone", nargs="*", default=[])
+    parser.add("--all", "list every gene, not only how many there are", action="store_true")
     return parser
 
 
 def run_genes(options: Any) -> None:
     from gears.conditions import Condition
     from gears.model._folder import load_parts
-    from gears.prediction._information import SOURCES, source_of_genes
-    from gears.prediction.predictions import nodes_of
+    from gears.prediction._information import SOURCES, nodes_of, source_of_genes
 
     parts = load_parts(options.model)
     nodes_of([Condition((name,)) for name in options.genes], parts.pert_names)  # raises for unknown ones

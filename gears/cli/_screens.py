@@ -58,14 +58,14 @@ def add_data(parser: CommandParser, *, optional: bool = False) -> None:
     from gears.data.reading._open import KINDS
 
     text = f"{KINDS}; a prepared folder; the folder that holds DATASET; or a name in the work folder"
-    parser.add_argument("data", metavar="DATA", help=text, nargs="?" if optional else None)
-    parser.add_argument("--dataset", help="name of the screen in the folder DATA")
+    parser.add("data", text, nargs="?" if optional else None)
+    parser.add("--dataset", "name of the screen in the folder DATA")
     add_work_dir(parser)
 
 
 def add_work_dir(parser: CommandParser) -> None:
     """The option for the folder of prepared screens."""
-    parser.add_argument("--work-dir", default="gears_data", help="folder for prepared screens")
+    parser.add("--work-dir", "folder for prepared screens", default="gears_data")
 
 
 def add_nodes(parser: CommandParser, *, omit: Sequence[str] = ("gene_set_path",)) -> None:
@@ -77,9 +77,8 @@ def add_nodes(parser: CommandParser, *, omit: Sequence[str] = ("gene_set_path",)
 
 def add_guide_tables(parser: CommandParser) -> None:
     """Options for the guides of the cells, where a file of counts has none."""
-    parser.add_argument(
-        "--guides",
-        help="table of each cell's guides (CSV or TSV) beside a 10x file, or the folder with one of each lane",
+    parser.add(
+        "--guides", "table of each cell's guides (CSV or TSV) beside a 10x file, or the folder with one of each lane"
     )
 
 
@@ -87,10 +86,10 @@ def add_scores(parser: CommandParser) -> None:
     from gears.evaluation.compare import CompareOptions
 
     parser.add_options("the scores", CompareOptions, several_words=True)
-    parser.add_argument("--halvings", type=int | None, help=argparse.SUPPRESS)
+    parser.add("--halvings", argparse.SUPPRESS, type=int | None)
     text = "show every metric, also those that do not decide (the report and --json always have them)"
-    parser.add_argument("--all-metrics", action="store_true", help=text)
-    parser.add_argument("--report", help="folder for the HTML page, CSV, JSON and figures")
+    parser.add("--all-metrics", text, action="store_true")
+    parser.add("--report", "folder for the HTML page, CSV, JSON and figures")
 
 
 def check_scores(options: Any) -> None:
@@ -187,7 +186,7 @@ def inspect_parser() -> CommandParser:
     from gears.data.reading._open import KINDS
 
     parser = CommandParser("inspect", "FILE", "Report on a screen without writing.", INSPECT_EPILOG, first=FIRST)
-    parser.add_argument("file", metavar="FILE", help=f"{KINDS}; or a prepared folder")
+    parser.add("file", f"{KINDS}; or a prepared folder")
     add_guide_tables(parser)
     add_nodes(parser, omit=("gene_set_path", "default_pert_graph"))
     parser.add_options(SCREEN, ProcessingOptions)
@@ -254,26 +253,24 @@ def prepare_parser() -> CommandParser:
     parser = CommandParser(
         "prepare", "FILE", "Check a screen and prepare it for training, once.", PREPARE_EPILOG, first=FIRST
     )
-    text = f"{KINDS}; the name of a published screen; or, with --screens, the name of the whole"
-    parser.add_argument("file", metavar="FILE", help=text)
+    parser.add("file", f"{KINDS}; the name of a published screen; or, with --screens, the name of the whole")
     text = "screens that become contexts of one, each with its name: files or prepared folders"
-    parser.add_argument("--screens", metavar="NAME=FILE", nargs="+", type=str, help=text)
+    parser.add("--screens", text, metavar="NAME=FILE", nargs="+", type=str)
     text = "genes of several screens: shared, those that all measure (the default), or all, those that any measures"
-    parser.add_argument("--genes", choices=["shared", "all"], help=text)
+    parser.add("--genes", text, choices=["shared", "all"])
     add_work_dir(parser)
     add_guide_tables(parser)
-    parser.add_argument("--workers", type=int, default=1, help="processes that read the cells")
+    parser.add("--workers", "processes that read the cells", type=int, default=1)
     text = "write a moment pack (h5ad or zarr), a small file for everything but cells, and prepare no cells"
-    parser.add_argument("--moments", metavar="OUT", help=text)
+    parser.add("--moments", text, metavar="OUT")
     text = "address of a dask scheduler (tcp://HOST:8786) whose workers read FILE at the same path, for --moments"
-    parser.add_argument("--dask", metavar="ADDRESS", help=text)
+    parser.add("--dask", text, metavar="ADDRESS")
     add_nodes(parser)
     parser.add_options(SCREEN, LoadOptions)
     return parser
 
 
 def run_prepare(options: Any) -> None:
-    """Prepare, and print a report and the folder."""
     from gears.data.screen.prepare import LoadOptions, locate_screen
     from gears.pertdata import PertData, PertDataOptions
 
@@ -305,13 +302,12 @@ Exit codes: 0 written, 2 the packs cannot be merged.
 
 def merge_parser() -> CommandParser:
     parser = CommandParser("merge", "PACK PACK ... OUT", "Add up moment packs of one screen.", MERGE_EPILOG)
-    parser.add_argument("packs", metavar="PACK", nargs="+", help="moment packs; the last name is the one to write")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing file")
+    parser.add("packs", "moment packs; the last name is the one to write", metavar="PACK", nargs="+")
+    parser.add("--overwrite", "replace an existing file", action="store_true")
     return parser
 
 
 def run_merge(options: Any) -> None:
-    """Merge, and print the file."""
     from gears.pertdata import PertData
 
     *packs, out = options.packs
@@ -344,15 +340,14 @@ def simulate_parser() -> CommandParser:
     parser = CommandParser(
         "simulate", "OUTPUT.h5ad", "Write a simulated screen with real gene symbols.", SIMULATE_EPILOG
     )
-    parser.add_argument("output", metavar="OUTPUT.h5ad", help="file to write")
-    parser.add_argument("--truth", help="npz file for the simulation's parameters (gears.simulate.SimulatedTruth)")
-    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
+    parser.add("output", "file to write", metavar="OUTPUT.h5ad")
+    parser.add("--truth", "npz file for the simulation's parameters (gears.simulate.SimulatedTruth)")
+    parser.add("--overwrite", "replace existing files", action="store_true")
     parser.add_options("the screen", SimulationOptions)
     return parser
 
 
 def run_simulate(options: Any) -> None:
-    """Simulate, write, and print a summary."""
     output = user_path(options.output)
     if output.suffix != ".h5ad":
         msg = f"the output is an h5ad file; found {options.output!r}: give a name that ends in .h5ad"
@@ -392,9 +387,9 @@ def effects_parser() -> CommandParser:
     text = "Write the effects of single genes in a screen as a small table."
     parser = CommandParser("effects", "DATA OUT", text, EFFECTS_EPILOG, first=EFFECTS_FIRST)
     add_data(parser)
-    parser.add_argument("out", metavar="OUT", help="file to write: .npz, .csv or .tsv (.gz)")
-    parser.add_argument("--context", help="of several contexts (cell lines, donors) this one; default: their mean")
-    parser.add_argument("--overwrite", action="store_true", help="replace OUT")
+    parser.add("out", "file to write: .npz, .csv or .tsv (.gz)")
+    parser.add("--context", "of several contexts (cell lines, donors) this one; default: their mean")
+    parser.add("--overwrite", "replace OUT", action="store_true")
     add_guide_tables(parser)
     add_nodes(parser, omit=("gene_set_path", "default_pert_graph"))
     parser.add_options(SCREEN, LoadOptions)
@@ -402,7 +397,6 @@ def effects_parser() -> CommandParser:
 
 
 def run_effects(options: Any) -> None:
-    """Write, and print how many genes the table has."""
     output = check_output(options.out, options.overwrite)
     with _opened(options) as pert_data:
         effects = pert_data.effects(options.context)

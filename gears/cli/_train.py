@@ -48,8 +48,7 @@ def train_parser() -> CommandParser:
     add_guide_tables(parser)
     _add_devices(parser)
     parser.add_options("training", TrainOptions, texts={"save_path": SAVE_PATH})
-    text = "replace the model in --save-path when the new one is complete"
-    parser.add_argument("--overwrite", action="store_true", help=text)
+    parser.add("--overwrite", "replace the model in --save-path when the new one is complete", action="store_true")
     parser.add_options("loaders of cells", LoaderOptions)
     texts = {"split": f"type of split: {', '.join(SPLITS)}", "seed": "seed of the draw, and of the initial weights"}
     parser.add_options("the split", SplitOptions, texts=texts)
@@ -61,7 +60,6 @@ def train_parser() -> CommandParser:
 
 
 def run_train(options: Any) -> None:
-    """Train, and print the model's folder and its test scores."""
     if options.save_path is None:
         msg = "the model's folder is missing; give --save-path, or save_path in the file of --config"
         raise ValueError(msg)

@@ -34,16 +34,15 @@ SCORES = "scores.json"
 def train_many_parser() -> CommandParser:
     description = "Train each configuration of a file separately, and print a table of all."
     parser = CommandParser("train-many", "CONFIGS", description, EPILOG)
-    parser.add_argument("configs", metavar="CONFIGS", help="YAML file with a list of configurations")
-    parser.add_argument("--index", type=int | None, help="train this one only, counted from 0")
-    parser.add_argument("--collect", action="store_true", help="train nothing: the table of all runs that have ended")
-    parser.add_argument("--gpu-ids", nargs="+", type=int | str, help="GPUs to use, such as 0 2, or free:2")
-    parser.add_argument("--n-at-once", type=int | None, help="trainings at the same time; default: all GPUs, or cores")
-    parser.add_argument("--device", help="cuda or cpu; detected if omitted")
-    text = "seconds after which a worker that does not respond is declared dead"
-    parser.add_argument("--timeout", type=float | None, help=text)
-    parser.add_argument("--output", help="write the table to this CSV file")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing OUTPUT")
+    parser.add("configs", "YAML file with a list of configurations")
+    parser.add("--index", "train this one only, counted from 0", type=int | None)
+    parser.add("--collect", "train nothing: the table of all runs that have ended", action="store_true")
+    parser.add("--gpu-ids", "GPUs to use, such as 0 2, or free:2", nargs="+", type=int | str)
+    parser.add("--n-at-once", "trainings at the same time; default: all GPUs, or cores", type=int | None)
+    parser.add("--device", "cuda or cpu; detected if omitted")
+    parser.add("--timeout", "seconds after which a worker that does not respond is declared dead", type=float | None)
+    parser.add("--output", "write the table to this CSV file")
+    parser.add("--overwrite", "replace an existing OUTPUT", action="store_true")
     return parser
 
 
@@ -57,9 +56,9 @@ def run_train_many(options: Any) -> int:
             raise ValueError(msg)
         from gears.jobs.ensemble import train_many
 
-        chosen = configs if options.index is None else [configs[options.index]]
+        to_train = configs if options.index is None else [configs[options.index]]
         where = {name: options[name] for name in ("n_at_once", "device", "timeout")}
-        outcomes = train_many(chosen, gpu_ids_of(options), **where)
+        outcomes = train_many(to_train, gpu_ids_of(options), **where)
         for outcome in outcomes:
             if outcome.result is not None and not outcome.result.stopped:
                 write_json(user_path(outcome.save_path) / SCORES, outcome.result.test_metrics)

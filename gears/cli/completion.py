@@ -22,12 +22,11 @@ SHELLS = ("bash", "zsh", "tcsh")
 def completion_parser() -> CommandParser:
     text = "Print a script that completes commands, options, their valid names and files."
     parser = CommandParser("completion", "SHELL", text, EPILOG)
-    parser.add_argument("shell", metavar="SHELL", help=", ".join(SHELLS))
+    parser.add("shell", ", ".join(SHELLS))
     return parser
 
 
 def run_completion(options: Any) -> None:
-    """Print the script."""
     if options.shell not in SHELLS:
         raise ValueError(unknown_name("shell", options.shell, SHELLS))
     try:

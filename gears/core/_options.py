@@ -212,8 +212,9 @@ def takes(
             named = {name: value for name, value in values.items() if name in signature.parameters}
             given: Any = values | signature.bind(owner, *args, **named).arguments
             del given[first.name]
-            for name in [name for name in given if given[name] is None and name in optional]:
-                del given[name]
+            for name in optional:
+                if name in given and given[name] is None:
+                    del given[name]
             return method(owner, source.from_mapping(given))
 
         called.__signature__ = signature  # type: ignore[attr-defined]
@@ -260,10 +261,10 @@ class Options:
     @classmethod
     def check_names(cls, names: Sequence[str] | Mapping[str, Any]) -> None:
         """Raise for an unknown name, with the nearest one."""
-        former = {field.metadata["formerly"] for field in cls._fields()}
+        known = cls.names()
         for name in names:
-            if name not in cls.names() and name not in former:
-                raise ValueError(unknown_name(cls.kind, str(name), list(cls.names())))
+            if name not in known and all(name != field.metadata["formerly"] for field in cls._fields()):
+                raise ValueError(unknown_name(cls.kind, str(name), list(known)))
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:

@@ -233,8 +233,8 @@ def make_loaders(
     for part, name in PART_LOADERS.items():
         if part not in split.parts:
             continue
-        own = (screens or {}).get(part, screen)
-        dataset = CellDataset(own, part_cells(own, split, part), label_nodes, split.seed)
+        part_screen = (screens or {}).get(part, screen)
+        dataset = CellDataset(part_screen, part_cells(part_screen, split, part), label_nodes, split.seed)
         n_cells, batch_size, n_workers = len(dataset), settings.batch_size, settings.world_size
         if part == "train" and n_cells < batch_size * n_workers:
             msg = (
@@ -264,11 +264,11 @@ def make_loaders(
 
 def part_cells(screen: PreparedScreen, split: Split, part: str) -> np.ndarray:
     """Cells of a part in the screen's order; control cells are no test cells in no_split (as published)."""
-    wanted = set(split.parts[part])
-    chosen = np.array([label in wanted for label in screen.labels])
+    part_labels = set(split.parts[part])
+    is_in_part_L = np.array([label in part_labels for label in screen.labels])
     if split.name == "no_split":
-        chosen &= ~np.isin(screen.label_condition, screen.control_ids)
-    return np.flatnonzero(chosen[screen.cell_label])
+        is_in_part_L &= ~np.isin(screen.label_condition, screen.control_ids)
+    return np.flatnonzero(is_in_part_L[screen.cell_label])
 
 
 def _as_it_is(batch: Any) -> Any:

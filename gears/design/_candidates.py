@@ -40,27 +40,13 @@ _NO_SD = (
 
 @dataclass(frozen=True)
 class Candidates:
-    """Perturbations to choose from.
+    """Perturbations to choose from."""
 
-    Attributes
-    ----------
-    pert_names
-        Names of the P nodes of the perturbation graph.
-    node_CK
-        Nodes of each of the C candidates, int32, -1 where it has fewer genes than others.
-    setting_C
-        Setting of each candidate.
-    settings
-        Context and type of each setting; "" for those of a model that has one.
-    excluded
-        Why other candidates are excluded, by name.
-    """
-
-    pert_names: Sequence[str]
-    node_CK: np.ndarray
-    setting_C: np.ndarray
-    settings: Sequence[tuple[str, str]]
-    excluded: dict[str, str] = field(default_factory=dict)
+    pert_names: Sequence[str]  # names of the P nodes of the perturbation graph
+    node_CK: np.ndarray  # nodes of each of the C candidates, int32, -1 where it has fewer genes than others
+    setting_C: np.ndarray  # setting of each candidate
+    settings: Sequence[tuple[str, str]]  # context and type of each setting; "" for those of a model that has one
+    excluded: dict[str, str] = field(default_factory=dict)  # why other candidates are excluded, by name
 
     def __len__(self) -> int:
         return len(self.node_CK)
@@ -86,18 +72,10 @@ def parts_of(model: Model) -> ModelParts:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of a model: contexts with a type of perturbation, numbered as in its prior.
+    """The settings of a model: contexts with a type of perturbation, numbered as in its prior."""
 
-    Attributes
-    ----------
-    names
-        Context and type of each.
-    fitted
-        Those with conditions that the model is fitted to; all where these are not known.
-    """
-
-    names: tuple[tuple[str, str], ...]
-    fitted: frozenset[int]
+    names: tuple[tuple[str, str], ...]  # context and type of each
+    fitted: frozenset[int]  # those with conditions that the model is fitted to; all where these are not known
 
     @classmethod
     def of(cls, parts: ModelParts) -> Settings:
@@ -134,11 +112,6 @@ def fitted_conditions(parts: ModelParts) -> set[Condition]:
     return {one for condition in parts.fitted_conditions() for one in settings.conditions(condition)}
 
 
-def has_settings(parts: ModelParts) -> bool:
-    """Whether a model has several contexts or types of perturbation."""
-    return parts.contexts is not None and max(len(parts.contexts.contexts), len(parts.contexts.kinds)) > 1
-
-
 def all_pairs(genes: Model | Iterable[str]) -> Iterator[Condition]:
     """Every pair of distinct genes once, in the genes' order; for a model, of the genes perturbed in training."""
     names = genes if isinstance(genes, Iterable) else candidate_genes(parts_of(genes), None)
@@ -158,25 +131,11 @@ def read_candidates(
     keep_measured: bool = False,
     what: str = "candidate",
 ) -> Candidates:
-    """Candidates without those that the model knows nothing of, and without measured ones.
+    """Candidates without those that the model knows nothing of, and without measured ones; ValueError if none is left.
 
-    Parameters
-    ----------
-    candidates
-        Genes, or conditions such as "A+B"; the genes expressed in the screen when None. One that names no setting
-        stands for that condition in every setting that the model is fitted to. They are read one by one, so that a
-        generator of a million pairs takes 12 bytes a pair.
-    measured
-        Conditions that were measured, beside those that the model is fitted to.
-    keep_measured
-        Do not exclude measured conditions.
-    what
-        What messages call the candidates.
-
-    Raises
-    ------
-    ValueError
-        No candidate is left.
+    By default those are the genes expressed in the screen. One that names no setting means that condition in every
+    setting that the model is fitted to. They are read one by one: a generator of a million pairs takes 12 bytes a pair.
+    `measured` were measured beside the conditions that the model is fitted to; `what` messages call the candidates.
     """
     parts = parts_of(model)
     node_of = {name: node for node, name in enumerate(parts.pert_names)}
@@ -277,7 +236,7 @@ def predicted(model: Model, conditions: Iterable[Condition]) -> Iterator[Predict
         )
     else:
         chunks = stream(*gears_of(model)._predictor(), conditions, clip=False)
-    is_named = has_settings(parts_of(model))
+    is_named = len(Settings.of(parts_of(model)).names) > 1
     for predictions in chunks:
         if predictions.sd is None:
             raise ValueError(_NO_SD)

@@ -45,8 +45,8 @@ from gears.design._candidates import (
 from gears.design.hits import Z_90, is_assumed, ranked, sum_sd
 from gears.evaluation.interactions import SUPPRESSION, SYNERGY, UNDETERMINED, interaction_table, observed_interactions
 from gears.model._folder import ModelParts
+from gears.prediction._information import sets_of
 from gears.prediction._true_changes import beyond
-from gears.prediction.predictions import sets_of
 from gears.priors._uncertainty import Uncertainty, condition_variance
 
 MARGIN = 0.2
@@ -94,13 +94,13 @@ def interactions_table(
         A pair has another number of genes, the model has no standard deviations, or no pair is left.
     """
     need_sd(model)
-    found = read_candidates(model, all_pairs(model) if pairs is None else pairs, keep_measured=True)
-    table = departures(model, found).reset_index(drop=True)
+    usable = read_candidates(model, all_pairs(model) if pairs is None else pairs, keep_measured=True)
+    table = departures(model, usable).reset_index(drop=True)
     if scores:
         table = table.merge(_scores(model, list(table["condition"])), on="condition", how="left", validate="1:1")
     if screen is not None:
         table["observed_strength"] = table["condition"].map(_observed_strength(PreparedScreen.of(screen)))
-    return with_excluded(table, found)
+    return with_excluded(table, usable)
 
 
 def _observed_strength(screen: PreparedScreen) -> dict[str, float]:
@@ -141,6 +141,7 @@ def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
     shift_G = control_G = np.zeros(len(parts.gene_names))
     along = 1.0
     if true_change is not None:
+        # the error of the control that stays unknown, and the least variance of each of the three conditions
         shift_G, control_G = true_change.shift_G, true_change.control_G + 3 * true_change.least_G
         along = true_change.along
     of_singles = list(predicted(model, singles))
@@ -149,13 +150,13 @@ def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
     single_row_N, assumed, start, blocks = _measured_rows(parts, singles), [], 0, []
     for predictions in predicted(model, pairs):
         assert predictions.sd is not None
-        place_U2 = np.searchsorted(keys, key_C2[start : start + len(predictions)])
-        first_UG, second_UG = single_NG[place_U2].transpose(1, 0, 2)
+        row_U2 = np.searchsorted(keys, key_C2[start : start + len(predictions)])
+        first_UG, second_UG = single_NG[row_U2].transpose(1, 0, 2)
         is_measured_U = _measured_rows(parts, predictions.conditions) >= 0
-        is_known_U = is_measured_U & (single_row_N[place_U2] >= 0).all(axis=1)
+        is_known_U = is_measured_U & (single_row_N[row_U2] >= 0).all(axis=1)
         share_U = departure_share(prior.uncertainty, sets_of(parts, predictions.conditions))
         sd_UG = np.sqrt(along * share_U)[:, None] * predictions.sd
-        noise_UG = square_NG[place_U2].sum(axis=1) * is_known_U[:, None]
+        noise_UG = square_NG[row_U2].sum(axis=1) * is_known_U[:, None]
         apart_UG = noise_UG + is_known_U[:, None] * predictions.sd**2 + control_G
         assumed.append(is_assumed(parts, predictions.conditions))
         block = _block(

@@ -46,8 +46,9 @@ from gears.design._candidates import (
 from gears.distributed._gpus import GpuIds
 from gears.model._folder import ModelParts
 from gears.prediction._blocks import IN_THIS_PROCESS, Arrays, Workers
+from gears.prediction._information import sets_of
 from gears.prediction._true_changes import beyond
-from gears.prediction.predictions import Predictions, sets_of
+from gears.prediction.predictions import Predictions
 from gears.priors._kernels import CORRELATED_GENES
 
 logger = logging.getLogger(__name__)
@@ -105,9 +106,9 @@ def hits(
     if readout is None and threshold is None:
         threshold = _median_effect_size(model)
     scorer = Scorer.of(readout, threshold, parts_of(model).gene_names)
-    found = read_candidates(model, candidates, measured)
+    usable = read_candidates(model, candidates, measured)
     workers = Workers(None, gpu_ids, n_at_once, dask)
-    table = with_excluded(probabilities(model, found, scorer, workers).reset_index(drop=True), found)
+    table = with_excluded(probabilities(model, usable, scorer, workers).reset_index(drop=True), usable)
     table.attrs["threshold"] = threshold
     return table
 
@@ -126,36 +127,33 @@ def probabilities(
     model: Model, candidates: Candidates, scorer: Scorer, workers: Workers = IN_THIS_PROCESS
 ) -> pd.DataFrame:
     """The table of :func:`hits`, and the number of each row among the candidates as its index."""
-    mean_C, sd_C, probability_C, is_own_C, is_assumed_C = (np.empty(len(candidates)) for _ in range(5))
-    parts, start = parts_of(model), 0
+    parts = parts_of(model)
     blocks = reduced(model, candidates, partial(_moments, scorer), workers)
     if blocks is None:  # rank 0 of torchrun has the table
         return pd.DataFrame(columns=["rank", "condition", "readout", "low", "high", "probability", "fdr_score"])
+    scored = []
     for conditions, arrays in blocks:
-        block = slice(start, start + len(conditions))
-        mean_C[block], sd_C[block], probability_C[block] = arrays["mean"], arrays["sd"], arrays["probability"]
-        is_assumed_C[block] = is_assumed(parts, conditions)
-        is_own_C[block] = [scorer.gene in condition.genes for condition in conditions]
-        start = block.stop
-    rows = np.flatnonzero(is_own_C == 0)  # a gene that is perturbed itself is no discovery
-    for row in np.flatnonzero(is_own_C).tolist():
+        is_own = [scorer.gene in condition.genes for condition in conditions]
+        scored.append(pd.DataFrame({**arrays, "is_own": is_own, "is_assumed": is_assumed(parts, conditions)}))
+    every = pd.concat(scored, ignore_index=True)
+    for row in np.flatnonzero(every["is_own"]).tolist():  # a gene that is perturbed itself is no discovery
         candidates.excluded[candidates.condition(row).name] = "perturbs the readout itself"
-    if not len(rows):
+    every = every[~every["is_own"]]
+    if every.empty:
         msg = f"no candidate is left (each of them perturbs {scorer.gene} itself); give other candidates"
         raise ValueError(msg)
-    mean_C, sd_C = mean_C[rows], sd_C[rows]
-    low_C, high_C = scorer.shown(mean_C - Z_90 * sd_C), scorer.shown(mean_C + Z_90 * sd_C)
+    mean_C, sd_C = every["mean"].to_numpy(), every["sd"].to_numpy()
     table = pd.DataFrame(
         {
-            "condition": [candidates.condition(row).name for row in rows.tolist()],
+            "condition": [candidates.condition(row).name for row in every.index.tolist()],
             "readout": scorer.shown(mean_C),
-            "low": low_C,
-            "high": high_C,
-            "probability": probability_C[rows],
+            "low": scorer.shown(mean_C - Z_90 * sd_C),
+            "high": scorer.shown(mean_C + Z_90 * sd_C),
+            "probability": every["probability"],
         },
-        index=rows,
+        index=every.index,
     )
-    return ranked(table, is_assumed_C[rows] > 0)
+    return ranked(table, every["is_assumed"].to_numpy())
 
 
 def _moments(scorer: Scorer, predictions: Predictions) -> Arrays:
@@ -199,22 +197,13 @@ def expected_rate(probability_C: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Scorer:
-    """Mean, standard deviation and probability of a readout; the module has the formulas.
+    """Mean, standard deviation and probability of a readout; the module has the formulas."""
 
-    Attributes
-    ----------
-    weight_G
-        Weights of the genes; None for the effect size.
-    limit, rises
-        What is a hit: x above the limit, or below it. For the effect size the limit is that of its square.
-    gene
-        Name of the gene, for a readout of one; else "".
-    """
-
-    weight_G: np.ndarray | None
+    weight_G: np.ndarray | None  # weights of the genes; None for the effect size
+    # limit, rises: what is a hit: x above the limit, or below it. For the effect size the limit is that of its square
     limit: float
     rises: bool
-    gene: str = ""
+    gene: str = ""  # name of the gene, for a readout of one
 
     @classmethod
     def of(cls, readout: Readout, threshold: float | None, gene_names: tuple[str, ...]) -> Scorer:

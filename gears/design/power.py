@@ -78,14 +78,12 @@ def power(
         raise ValueError(msg)
     model = getattr(screen, "gears", screen)
     screen = PreparedScreen.of(model._need_data("power") if isinstance(model, GEARS) else screen)
-    if len(screen.settings) == 1:
-        return _of_setting(screen, effect, cells, control_cells, quantile, power, level)
     tables = []
     for view in screen.settings:
-        table = _of_setting(view, effect, cells, control_cells, quantile, power, level)
-        table.insert(0, "context", view.context)
-        table.insert(1, "perturbation_type", view.kind)
-        tables.append(table)
+        tables.append(_of_setting(view, effect, cells, control_cells, quantile, power, level))
+        if len(screen.settings) > 1:
+            tables[-1].insert(0, "context", view.context)
+            tables[-1].insert(1, "perturbation_type", view.kind)
     return pd.concat(tables, ignore_index=True)
 
 

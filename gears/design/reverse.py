@@ -76,9 +76,9 @@ def reverse(
             "the wanted change names %s alone, so every similarity is -1 or 1: use hits, which ranks by its change",
             parts_of(model).gene_names[named[0]],
         )
-    found = read_candidates(model, candidates, keep_measured=measured)
+    usable = read_candidates(model, candidates, keep_measured=measured)
     blocks = []
-    for predictions in predicted(model, found):
+    for predictions in predicted(model, usable):
         assert predictions.sd is not None
         values = similarity(predictions.delta_UG[:, named], predictions.sd[:, named], wanted_G[named])
         table = pd.DataFrame(dict(zip(("similarity", "low", "high", "amount"), values, strict=True)))
@@ -86,7 +86,7 @@ def reverse(
         blocks.append(table)
     table = pd.concat(blocks).sort_values("similarity", ascending=False, kind="stable", ignore_index=True)[:n]
     table.insert(0, "rank", np.arange(1, len(table) + 1))
-    return with_excluded(table, found)
+    return with_excluded(table, usable)
 
 
 def similarity(

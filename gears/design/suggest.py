@@ -55,7 +55,7 @@ from gears.model._folder import ModelParts
 from gears.prediction._stream import candidate_genes
 from gears.priors._kernels import singles_in
 from gears.priors._uncertainty import Uncertainty
-from gears.priors.joint import JointCovariance
+from gears.priors.joint import JointCovariance, square_sums
 
 logger = logging.getLogger(__name__)
 
@@ -130,32 +130,30 @@ def suggest(
     if aim not in AIMS:
         raise ValueError(unknown_name("aim", aim, AIMS))
     n = whole_number("n", n)
+    need_sd(model)
     if for_conditions is not None:
         if targets is not None:
             msg = "targets= and for_conditions= both say which predictions are to become certain; give one of them"
             raise ValueError(msg)
-        need_sd(model)
         targets = _wanted_conditions(model, for_conditions)
         candidates = _informing_conditions(model, targets) if candidates is None else candidates
     _check_arguments(aim, targets, readout, threshold)
-    need_sd(model)
     parts = parts_of(model)
-    own = parts.spelling
-    since = [own.condition(entry, parts.pert_names) for entry in entries_of(measured)]
+    since = [parts.spelling.condition(entry, parts.pert_names) for entry in entries_of(measured)]
     scorer = None if threshold is None else Scorer.of(readout, threshold, parts.gene_names)
     if candidates is None and aim == "interaction":
         candidates = all_pairs(model)
-    found = read_candidates(model, candidates, since)
-    cost_C = _costs(found, costs, own)
+    usable = read_candidates(model, candidates, since)
+    cost_C = _costs(usable, costs, parts.spelling)
     if aim == "information":
-        table = _by_information(model, found, n, cost_C, targets, since)
+        table = _by_information(model, usable, n, cost_C, targets, since)
     else:
-        table = departures(model, found) if scorer is None else probabilities(model, found, scorer)
+        table = departures(model, usable) if scorer is None else probabilities(model, usable, scorer)
         table["cost"] = cost_C[table.index]
         worth = table["probability"] / table["cost"]
         table = table.loc[worth.sort_values(ascending=False, kind="stable").index[:n]]
         table["rank"] = np.arange(1, len(table) + 1)
-    return with_excluded(table.reset_index(drop=True), found)
+    return with_excluded(table.reset_index(drop=True), usable)
 
 
 def _check_arguments(aim: str, targets: Entries | None, readout: Readout, threshold: float | None) -> None:
@@ -175,7 +173,7 @@ def _check_arguments(aim: str, targets: Entries | None, readout: Readout, thresh
         raise ValueError(msg)
 
 
-def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None, own: Spelling) -> np.ndarray:
+def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None, spelling: Spelling) -> np.ndarray:
     """Cost of each candidate, (C,); raises for costs not above 0, names given twice, and names of no candidate."""
     cost_C = np.ones(len(candidates))
     if costs is None:
@@ -183,7 +181,7 @@ def _costs(candidates: Candidates, costs: Mapping[str, float] | pd.Series | None
     if not isinstance(costs, Mapping | pd.Series):
         msg = f'costs are a {type(costs).__name__}; expected numbers by candidate, such as {{"AHR+KLF1": 2.0}}'
         raise ValueError(msg)
-    given: list[tuple[Condition, Any]] = [(own.condition(str(name)), cost) for name, cost in costs.items()]
+    given: list[tuple[Condition, Any]] = [(spelling.condition(str(name)), cost) for name, cost in costs.items()]
     cost_of = {condition: plain_number(cost) for condition, cost in given}
     check_unique([condition.name for condition, _ in given], "candidates in costs")
     wrong = [f"{one.name}: {brief(cost)}" for one, cost in cost_of.items() if not is_number(cost) or cost <= 0]
@@ -230,6 +228,7 @@ def _by_information(
     )
     search = _Search.of(joint, uncertainty, candidates, all_targets)
     of_since = joint.members(since_SK, setting_of_since)
+    # what was measured since training is known as if it had been chosen already
     for member_L, alone in zip(of_since, _alone(uncertainty, since_SK), strict=True):
         search.target_variance -= search.measure(member_L, alone)
     present, records, is_free_C = search.target_variance, [], np.ones(len(candidates), dtype=bool)
@@ -275,38 +274,18 @@ def _measured_since(parts: ModelParts, measured: Sequence[Condition]) -> tuple[n
 
 @dataclass
 class _Search:
-    """Greedy choice by conditional variance; the module has the formulas.
+    """Greedy choice by conditional variance; the module has the formulas."""
 
-    Attributes
-    ----------
-    joint
-        Covariance before anything is chosen.
-    member_CL
-        Rows of the covariance that the candidates sum.
-    variance_C, alone_C
-        Variance of each candidate now: of the part that genes explain, and of what is specific to it.
-    noise
-        Sampling variance of a measurement.
-    target_LT
-        Covariance of the level and the genes with the drawn targets now, float32.
-    target_variance
-        Mean variance of all targets now.
-    n_targets, is_target_C
-        Number of all targets, and which candidates are targets.
-    drawn_2D
-        Candidates that are drawn targets, and which.
-    """
-
-    joint: JointCovariance
-    member_CL: sparse.csr_matrix
-    variance_C: np.ndarray
-    alone_C: np.ndarray
-    noise: float
-    target_LT: np.ndarray
-    target_variance: float
-    n_targets: int
-    is_target_C: np.ndarray
-    drawn_2D: np.ndarray
+    joint: JointCovariance  # before anything is chosen
+    member_CL: sparse.csr_matrix  # rows of the covariance that the candidates sum
+    variance_C: np.ndarray  # variance of each candidate now, of the part that genes explain
+    alone_C: np.ndarray  # that of what is specific to it
+    noise: float  # sampling variance of a measurement
+    target_LT: np.ndarray  # covariance of the level and the genes with the drawn targets now, float32
+    target_variance: float  # mean variance of all targets now
+    n_targets: int  # of all targets
+    is_target_C: np.ndarray  # which candidates are targets
+    drawn_2D: np.ndarray  # candidates that are drawn targets, and which
     _steps: list[tuple[np.ndarray, float]] = field(default_factory=list)
 
     @classmethod
@@ -341,7 +320,7 @@ class _Search:
         """
         starts = range(0, len(self.variance_C), _ROWS)
         square_C = np.concatenate(
-            [_square_sums(self.member_CL[start : start + _ROWS] @ self.target_LT) for start in starts]
+            [square_sums(self.member_CL[start : start + _ROWS] @ self.target_LT) for start in starts]
         )
         rows, drawn = self.drawn_2D
         own_D = np.asarray(self.member_CL[rows].multiply(self.target_LT.T[drawn]).sum(axis=1), dtype=np.float64)
@@ -375,10 +354,6 @@ class _Search:
         self.target_LT -= np.outer(cov_L, cov_T / scale).astype(np.float32)
         self.variance_C = np.maximum(self.variance_C - (self.member_CL @ cov_L) ** 2 / scale, 0.0)
         return float((cov_T**2).mean()) / scale
-
-
-def _square_sums(block_BT: np.ndarray) -> np.ndarray:
-    return np.einsum("bt,bt->b", block_BT, block_BT, dtype=np.float64)
 
 
 def sampling_noise(uncertainty: Uncertainty) -> float:
@@ -418,15 +393,15 @@ def _draw(n: int) -> np.ndarray:
 
 def _wanted_conditions(model: Model, entries: Entries) -> list[Condition]:
     """The conditions that entries mean, each once; "KLF1+*" means all pairs of KLF1."""
-    found: list[Condition] = []
+    wanted: list[Condition] = []
     for entry in entries_of(entries):
         if isinstance(entry, str) and entry.endswith(ALL_PAIRS):
             gene = entry.removesuffix(ALL_PAIRS)
             others = candidate_genes(parts_of(model), None)
-            found += [Condition((gene, other)) for other in others if other != gene]
+            wanted += [Condition((gene, other)) for other in others if other != gene]
         else:
-            found.append(Condition.of(entry))
-    return list(dict.fromkeys(found))
+            wanted.append(Condition.of(entry))
+    return list(dict.fromkeys(wanted))
 
 
 def _informing_conditions(model: Model, wanted: list[Condition]) -> Iterator[Condition]:

@@ -37,17 +37,12 @@ class DevicePlan:
         return len(self.devices)
 
 
-def choose_backend(
-    device_type: str, *, system: str | None = None, nccl_available: bool | None = None, explicit: str | None = None
-) -> str:
+def choose_backend(device_type: str, *, explicit: str | None = None) -> str:
     """Backend of ``torch.distributed`` for workers on `device_type`; an explicit one wins."""
     if explicit is not None:
         _check_backend(explicit, device_type)
         return explicit
-    system = platform.system() if system is None else system
-    if nccl_available is None:
-        nccl_available = torch.distributed.is_nccl_available()
-    if device_type == "cuda" and system == "Linux" and nccl_available:
+    if device_type == "cuda" and platform.system() == "Linux" and torch.distributed.is_nccl_available():
         return "cpu:gloo,cuda:nccl"  # a pair: tensors of the host can be reduced, too
     return "gloo"
 

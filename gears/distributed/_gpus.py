@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,20 +112,13 @@ def _user(process: Any) -> str:
     return f"pid {process.pid}" + (f" ({', '.join(facts)})" if facts else "")
 
 
-def visible_gpus(gpus: Sequence[Gpu], environment: Mapping[str, str] | None = None) -> list[Gpu]:
+def visible_gpus(gpus: Sequence[Gpu]) -> list[Gpu]:
     """The GPUs that CUDA shows to this process, in its order.
 
     ``CUDA_VISIBLE_DEVICES`` may hold numbers (bus order, as with ``CUDA_DEVICE_ORDER=PCI_BUS_ID``) or
     beginnings of UUIDs; as in CUDA, entries after the first one that matches no GPU are ignored.
-
-    Examples
-    --------
-    >>> gpus = [Gpu("GPU-a1", "A", 8, 0), Gpu("GPU-b2", "B", 8, 0)]
-    >>> [gpu.name for gpu in visible_gpus(gpus, {"CUDA_VISIBLE_DEVICES": "1,GPU-a"})]
-    ['B', 'A']
     """
-    environment = os.environ if environment is None else environment
-    visible_ids = environment.get("CUDA_VISIBLE_DEVICES")
+    visible_ids = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible_ids is None:
         return list(gpus)
     visible: list[Gpu] = []
@@ -140,14 +133,13 @@ def visible_gpus(gpus: Sequence[Gpu], environment: Mapping[str, str] | None = No
     return visible
 
 
-def order_is_certain(gpus: Sequence[Gpu], environment: Mapping[str, str] | None = None) -> bool:
+def order_is_certain(gpus: Sequence[Gpu]) -> bool:
     """Whether :func:`visible_gpus` numbers the visible ones of `gpus` as CUDA does."""
     # Unless CUDA_DEVICE_ORDER=PCI_BUS_ID is set, CUDA puts faster models first. With one model, or where
     # CUDA_VISIBLE_DEVICES names GPUs by UUID, that changes nothing.
-    values = os.environ if environment is None else environment
-    if values.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({gpu.name for gpu in gpus}) <= 1:
+    if os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len({gpu.name for gpu in gpus}) <= 1:
         return True
-    visible_ids = values.get("CUDA_VISIBLE_DEVICES")
+    visible_ids = os.environ.get("CUDA_VISIBLE_DEVICES")
     return visible_ids is not None and not any(re.fullmatch(r"\d+", entry.strip()) for entry in visible_ids.split(","))
 
 
@@ -162,14 +154,11 @@ def gpu_names(n_visible: int, *, list_gpus: ListGpus | None = None) -> str:
     return ", ".join(names) or "none"
 
 
-def check_no_slices(
-    request: str, *, list_gpus: ListGpus = nvml_gpus, environment: Mapping[str, str] | None = None
-) -> None:
+def check_no_slices(request: str, *, list_gpus: ListGpus = nvml_gpus) -> None:
     """Raise ValueError, beginning with the `request`, where CUDA shows this process slices of divided GPUs (MIG)."""
-    values = os.environ if environment is None else environment
-    divided = values.get("CUDA_VISIBLE_DEVICES", "").strip().startswith("MIG-")
+    divided = os.environ.get("CUDA_VISIBLE_DEVICES", "").strip().startswith("MIG-")
     with contextlib.suppress(RuntimeError):  # without NVML the environment alone decides
-        divided = divided or any(gpu.divided for gpu in visible_gpus(list_gpus(), values))
+        divided = divided or any(gpu.divided for gpu in visible_gpus(list_gpus()))
     if divided:
         msg = (
             f"{request}, but this process sees slices of a divided GPU (MIG), and CUDA shows a process one of them: "
@@ -178,9 +167,7 @@ def check_no_slices(
         raise ValueError(msg)
 
 
-def resolve_gpu_ids(
-    gpu_ids: GpuIds, *, list_gpus: ListGpus = nvml_gpus, environment: Mapping[str, str] | None = None
-) -> list[int] | None:
+def resolve_gpu_ids(gpu_ids: GpuIds, *, list_gpus: ListGpus = nvml_gpus) -> list[int] | None:
     """Ids as a list: one id or several (list, tuple, array), or ``"free:2"``, the two least busy visible GPUs.
 
     ValueError for another string, fewer GPUs than requested, or slices (MIG); RuntimeError without NVML.
@@ -195,9 +182,9 @@ def resolve_gpu_ids(
         msg = f"gpu_ids is {gpu_ids!r}; expected indices, such as [2, 3], or 'free:N': the N least busy GPUs"
         raise ValueError(msg)
     all_gpus = list_gpus()
-    check_no_slices(f"gpu_ids={gpu_ids!r} was requested", list_gpus=lambda: all_gpus, environment=environment)
-    n_gpus, visible = int(match.group(1)), visible_gpus(all_gpus, environment)
-    if not order_is_certain(all_gpus, environment):
+    check_no_slices(f"gpu_ids={gpu_ids!r} was requested", list_gpus=lambda: all_gpus)
+    n_gpus, visible = int(match.group(1)), visible_gpus(all_gpus)
+    if not order_is_certain(all_gpus):
         message = "the GPUs are different models, which CUDA may number in another order than gpu_ids=%r assumes"
         logger.warning(f"{message}; set CUDA_DEVICE_ORDER=PCI_BUS_ID", gpu_ids)
     if n_gpus > len(visible):
@@ -208,9 +195,7 @@ def resolve_gpu_ids(
     return sorted(sorted(range(len(visible)), key=loads.__getitem__)[:n_gpus])
 
 
-def warn_about_gpus(
-    devices: Sequence[str], *, list_gpus: ListGpus = nvml_gpus, environment: Mapping[str, str] | None = None
-) -> None:
+def warn_about_gpus(devices: Sequence[str], *, list_gpus: ListGpus = nvml_gpus) -> None:
     """Warn if a chosen GPU is busy, or if the chosen GPUs differ in memory; silent without NVML."""
     ids = [int(device.split(":")[1]) for device in devices if device.startswith("cuda:")]
     if not ids:
@@ -220,8 +205,8 @@ def warn_about_gpus(
     except RuntimeError as error:
         logger.debug("%s", error)
         return
-    visible = visible_gpus(all_gpus, environment)
-    if not order_is_certain(all_gpus, environment):  # which GPU a number means: the busy ones by model and UUID
+    visible = visible_gpus(all_gpus)
+    if not order_is_certain(all_gpus):  # which GPU a number means: the busy ones by model and UUID
         busy = [f"{gpu.name} {gpu.uuid} ({gpu.load})" for gpu in visible if gpu.busy and not gpu.divided]
         if busy:
             logger.warning(

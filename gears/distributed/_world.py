@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,14 +182,12 @@ class Ranks:
     local_world_size: int
 
     @classmethod
-    def read(cls, environment: Mapping[str, str] | None = None) -> Ranks | None:
+    def read(cls) -> Ranks | None:
         """Read RANK, LOCAL_RANK and WORLD_SIZE; None where no launcher set them, ValueError where they contradict."""
-        values = os.environ if environment is None else environment
-        if not all(values.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")):
+        if not all(os.environ.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")):
             return None
-        rank, size = _number(values, "RANK"), _number(values, "WORLD_SIZE")
-        local = local_rank_of(rank, values)
-        local_size = _number(values, "LOCAL_WORLD_SIZE", size)
+        rank, size = _number("RANK"), _number("WORLD_SIZE")
+        local, local_size = local_rank_of(rank), _number("LOCAL_WORLD_SIZE", size)
         if not (0 <= rank < size and 0 <= local < local_size <= size):
             msg = (
                 f"RANK={rank}, WORLD_SIZE={size}, LOCAL_RANK={local}, LOCAL_WORLD_SIZE={local_size} describe no "
@@ -209,9 +207,9 @@ class Ranks:
         return ranks
 
 
-def local_rank_of(rank: int, environment: Mapping[str, str] | None = None) -> int:
+def local_rank_of(rank: int) -> int:
     """Rank of this process on its machine: LOCAL_RANK, or its global rank where that is not set."""
-    return _number(os.environ if environment is None else environment, "LOCAL_RANK", rank)
+    return _number("LOCAL_RANK", rank)
 
 
 def missing_variables() -> list[str]:
@@ -219,8 +217,8 @@ def missing_variables() -> list[str]:
     return [name for name in VARIABLES if not os.environ.get(name)]
 
 
-def _number(values: Mapping[str, str], name: str, default: int | None = None) -> int:
-    text = values.get(name)
+def _number(name: str, default: int | None = None) -> int:
+    text = os.environ.get(name)
     if not text and default is not None:
         return default
     try:

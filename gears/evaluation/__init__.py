@@ -1,9 +1,10 @@
 """Evaluation: metrics with a registry, baselines, and the table that puts them beside the model."""
 
+from gears.evaluation._beside import comparison_table
 from gears.evaluation._scoring import Predicted, ScoreOptions, score
 from gears.evaluation.baselines import DEFAULT_BASELINES
 from gears.evaluation.baselines._base import BASELINES, Baseline, Estimator, make_baseline
-from gears.evaluation.compare import Comparison, compare, comparison_table
+from gears.evaluation.compare import Comparison, compare
 from gears.evaluation.intervals import Bootstrap, difference_table, interval_table, summary_table, wide_summary
 from gears.evaluation.metrics._registry import (
     DECISIVE,

@@ -231,6 +231,7 @@ def _scored(
         predicted_here = {
             name: predicted for name, predicted in predictions.items() if not np.isnan(predicted.mean_UG).all()
         }
+        # a method without predictions here has no rows; where none has any, all are undefined
         predictions = predicted_here or predictions
     methods = followed(predictions.items(), len(predictions), "scoring", "methods")
     tables = [_scores(name, predicted, truth, subgroups, options) for name, predicted in methods]
@@ -437,25 +438,25 @@ def reasons(name: str, value_U: np.ndarray, predicted_UG: np.ndarray, truth: Tru
     metric = get_metric(name)
     has_changed_U: list[bool] = np.any(truth.adjusted_p_UG < _RATE, axis=1).tolist()
     lacks = (metric.needs_cells and truth.cells is None) or (metric.needs_de and not any(map(len, truth.top_de)))
-    found = []
+    reason_U = []
     for row, is_undefined in enumerate(undefined.tolist()):
         if not is_undefined:
-            found.append("")
+            reason_U.append("")
         elif not np.isfinite(predicted_UG[row]).all():
-            found.append(NO_PREDICTION)
+            reason_U.append(NO_PREDICTION)
         elif np.isnan(truth.reference_mean_G).any() and name.endswith(_OF_REFERENCE):
-            found.append(NO_TRAINING)
+            reason_U.append(NO_TRAINING)
         elif lacks:
-            found.append(NOT_ASKED)
+            reason_U.append(NOT_ASKED)
         elif truth.n_cells_U[row] == 1:
-            found.append(ONE_CELL)
+            reason_U.append(ONE_CELL)
         elif name.startswith(_OF_CHANGED) and not has_changed_U[row]:
-            found.append(NO_CHANGED)
+            reason_U.append(NO_CHANGED)
         elif name.startswith("size_recall"):
-            found.append(NO_HIT)
+            reason_U.append(NO_HIT)
         else:
-            found.append(CONSTANT if _is_constant(name, predicted_UG, truth, row) else OTHER)
-    return found
+            reason_U.append(CONSTANT if _is_constant(name, predicted_UG, truth, row) else OTHER)
+    return reason_U
 
 
 def _is_constant(name: str, predicted_UG: np.ndarray, truth: Truth, row: int) -> bool:

@@ -1,7 +1,4 @@
-"""Score a model beside the baselines, and compare methods over seeds and splits.
-
-One tidy table, costs, and paired differences to the baselines.
-"""
+"""Compare methods over seeds and splits: one tidy table, costs, and paired differences to the baselines."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from gears.conditions import Condition
@@ -44,7 +40,6 @@ from gears.evaluation._scoring import (
     N_SPLIT_HALF,
     Predicted,
     ScoreOptions,
-    by_fold,
     predict_baseline,
     score,
     split_half,
@@ -63,120 +58,6 @@ logger = logging.getLogger(__name__)
 Method = Any  # an estimator (fit, predict), or a callable that makes one (of the seed where there are seeds)
 RUN_COLUMNS = ["split", "seed", "method", "n_train", "n_test", "seconds", "cpu_seconds", "peak_mb"]
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-
-
-def comparison_table(
-    predicted: Any,
-    conditions: Iterable[Condition | str],
-    screen: PreparedScreen,
-    split: Split,
-    *,
-    baselines: Sequence[str] = DEFAULT_BASELINES,
-    others: Mapping[str, Any] | None = None,
-    method: str = "model",
-    annotation: GeneAnnotation | None = None,
-    embedding: GeneEmbedding | None = None,
-    part_screen: PreparedScreen | None = None,
-    fitted_parts: Sequence[str] = ("train",),
-    fitted: Sequence[Condition] | None = None,
-    **options: Any,
-) -> pd.DataFrame:
-    """Score a model's predictions and those of the baselines on the same conditions.
-
-    Parameters
-    ----------
-    predicted
-        Predicted means of the model, (U, G), or :class:`gears.Predictions`, whose standard deviations are scored too.
-    conditions
-        The U evaluated conditions.
-    screen, split
-        The prepared screen and the split that the model was fitted to.
-    baselines
-        Names of baselines. One that cannot be fitted is excluded, with a warning;
-        ``table.attrs["left_out"]`` has the reason.
-    others
-        Further predictions by method name; in the verdict they are no baselines.
-    method
-        Name of the model in the table.
-    annotation
-        GO terms for the baselines that use them; the packaged human ones by default.
-    embedding
-        Gene embeddings: ``"embedding_ridge"`` is added to the baselines.
-    part_screen
-        The screen with the control cells that true changes are relative to; `screen` by default.
-    fitted_parts
-        Parts of the split that the model is fitted to, and so the baselines as well.
-    fitted
-        The conditions that the methods are fitted to, instead of those of `fitted_parts`.
-    **options
-        Fields of :class:`gears.evaluation._scoring.ScoreOptions`.
-
-    Returns
-    -------
-    pd.DataFrame
-        As :func:`gears.evaluation._scoring.score`. ``attrs`` hold the methods that are no baselines
-        (``"models"``), the evaluated one (``"model"``), and lines to show above the table (``"notes"``).
-    """
-    evaluated = [Condition.of(condition) for condition in conditions]
-    if fitted is None:
-        fitted = fitted_conditions(split, fitted_parts)
-    predictions = {method: predicted, **(others or {})}
-    baseline_values, left_out = baseline_predictions(
-        evaluated, screen, fitted, baselines, annotation=annotation, embedding=embedding
-    )
-    score_options = ScoreOptions.from_mapping(options)
-    table = score(
-        predictions | baseline_values,
-        evaluated,
-        screen,
-        screen if part_screen is None else part_screen,
-        fitted,
-        score_options,
-    )
-    notes = [fitted_line({"all methods": [count_parts(split, fitted_parts, fitted)]}), *control_lines(table)]
-    table.attrs.update(left_out=left_out, model=method, models=list(predictions), notes=notes)
-    return table
-
-
-def folds_table(
-    predicted: Any,
-    conditions: Sequence[Condition],
-    fold_U: np.ndarray,
-    screen: PreparedScreen,
-    *,
-    baselines: Sequence[str] = DEFAULT_BASELINES,
-    method: str = "model",
-    annotation: GeneAnnotation | None = None,
-    embedding: GeneEmbedding | None = None,
-    **options: Any,
-) -> pd.DataFrame:
-    """Score predictions of the conditions of each fold from the other folds, beside baselines fitted to the same.
-
-    Arguments and table are those of :func:`comparison_table`; ``attrs["folds"]`` has the number of folds.
-    """
-    predictions = {method: predicted}
-    left_out: dict[str, str] = {}
-    parts: dict[str, list[Predicted]] = {}
-    rows_of_folds = []
-    with quiet():  # the same warning in every fold; the table says what is excluded
-        for rows, held_out, known in by_fold(conditions, fold_U):
-            rows_of_folds.append(rows)
-            of_fold, reasons = baseline_predictions(
-                held_out, screen, known, baselines, annotation=annotation, embedding=embedding
-            )
-            left_out |= reasons
-            for name, one in of_fold.items():
-                parts.setdefault(name, []).append(one)
-    back_U = np.argsort(np.concatenate(rows_of_folds))
-    for name, of_folds in parts.items():
-        if len(of_folds) == len(rows_of_folds):
-            predictions[name] = Predicted.joined(of_folds).rows(back_U)
-    score_options = ScoreOptions.from_mapping(options)
-    table = score(predictions, conditions, screen, screen, conditions, score_options, fold_U)
-    table.attrs.update(
-        left_out=left_out, model=method, models=[method], notes=control_lines(table), folds=len(rows_of_folds)
-    )
-    return table
 
 
 def compare(
@@ -249,7 +130,7 @@ def compare(
     counts: dict[str, list[dict[str, int]]] = {}
     notes: list[str] = []
     alike: dict[str, None] = {}
-    work = partial(_each_split, models, screen, seeds, baseline_named, compare_options)
+    work = _Methods(models, screen, seeds, baseline_named, compare_options).on_splits
     if gpu_ids is None and n_at_once is None:
         scored_splits = work(named)
     else:
@@ -274,37 +155,6 @@ def compare(
     return Comparison(table, pd.concat(runs, ignore_index=True)[RUN_COLUMNS], tuple(models), left_out)
 
 
-def baseline_predictions(
-    conditions: Sequence[Condition],
-    screen: PreparedScreen,
-    fitted: Sequence[Condition],
-    names: Sequence[str] = DEFAULT_BASELINES,
-    *,
-    annotation: GeneAnnotation | None = None,
-    embedding: GeneEmbedding | None = None,
-) -> tuple[dict[str, Predicted], dict[str, str]]:
-    """Predictions of baselines by name, not clipped, and reasons of those that could not be fitted.
-
-    With an `embedding`, ``"embedding_ridge"`` is one of them.
-    """
-    predictions: dict[str, Predicted] = {}
-    left_out: dict[str, str] = {}
-    if not conditions:
-        return predictions, left_out
-    settings = settings_of(screen, conditions, fitted)
-    names = with_embedding(names, embedding)
-    for name in followed(names, len(names), "fitting", "baselines"):
-        baseline = make_baseline(name, clip=False, annotation=annotation, embedding=embedding)
-        try:
-            predictions[name], reasons = predict_baseline(baseline, settings, name)
-        except ValueError as error:
-            left_out[name] = str(error)
-            logger.warning("baseline %s is excluded: %s", name, error)
-        else:
-            left_out |= reasons
-    return predictions, left_out
-
-
 @dataclass
 class _Fits:
     """What came of fitting the methods of one split."""
@@ -319,20 +169,83 @@ _Scored = dict[str, tuple["Comparison", dict[str, dict[str, int]]]]
 """By split: the scores, and how many conditions of which part each method was fitted to."""
 
 
-def _each_split(
-    models: Mapping[str, Method],
-    screen: PreparedScreen,
-    seeds: Sequence[int],
-    baseline_named: Callable[[str], Baseline],
-    options: CompareOptions,
-    splits: Mapping[str, Split],
-) -> _Scored:
-    """Fit and score on one split after the other."""
-    scored: _Scored = {}
-    for name, split in splits.items():
-        scored[name] = _one_split(models, screen, split, seeds, baseline_named, options)
-        logger.info("compared %s: %d methods", name, scored[name][0].table["method"].nunique())
-    return scored
+@dataclass(frozen=True)
+class _Methods:
+    """What is compared, the same on every split; it travels to worker processes."""
+
+    models: Mapping[str, Method]
+    screen: PreparedScreen
+    seeds: Sequence[int]
+    baseline_named: Callable[[str], Baseline]
+    options: CompareOptions
+
+    def on_splits(self, splits: Mapping[str, Split]) -> _Scored:
+        """Fit and score on one split after the other."""
+        scored: _Scored = {}
+        for name, split in splits.items():
+            scored[name] = self._on_split(split)
+            logger.info("compared %s: %d methods", name, scored[name][0].table["method"].nunique())
+        return scored
+
+    def _on_split(self, split: Split) -> tuple[Comparison, dict[str, dict[str, int]]]:
+        """Fit and score on one split; and how many conditions of which part each method was fitted to."""
+        part = self.options.part
+        evaluated = _evaluated(split, part)
+        screen, part_screen = screens_of(self.screen, split, part)
+        makers = self._makers()
+        fits = _Fits()
+        waiting: dict[tuple[str, int | str], Baseline] = {}
+        for (name, seed), make in followed(makers.items(), len(makers), "fitting", "methods"):
+            with _measured(fits, name, seed, split, len(evaluated)):
+                method = make()
+                if isinstance(method, Baseline):  # fitted when it is known whether a model was refitted
+                    waiting[name, seed] = method
+                    continue
+                method.fit(screen, split)
+                predicted = method.predict(evaluated)
+                fits.predictions[name, seed] = Predicted.of(predicted, evaluated, len(screen.gene_names), name)
+                fits.parts[name] = _either(fits.parts.get(name), getattr(method, "fitted_parts", ("train",)))
+        parts: tuple[str, ...] = ("train",)
+        for method_parts in fits.parts.values():
+            parts = _either(parts, method_parts)
+        fitted = fitted_conditions(split, parts)
+        settings = settings_of(screen, evaluated, fitted) if waiting else []
+        for (name, seed), baseline in followed(waiting.items(), len(waiting), "fitting", "baselines"):
+            fits.parts[name] = parts
+            with _measured(fits, name, seed, split, len(evaluated)):
+                fits.predictions[name, seed], reasons = predict_baseline(baseline, settings, name)
+                fits.left_out |= reasons
+        keys = [key for key in makers if key in fits.predictions]
+        if not keys:
+            msg = f"no method could be fitted: {fits.left_out}"
+            raise ValueError(msg)
+        # scored under numbers: a method has a prediction for each seed
+        predictions = {str(number): fits.predictions[key] for number, key in enumerate(keys)}
+        table = score(predictions, evaluated, screen, part_screen, fitted, self.options)
+        key_of = table["method"].map(lambda number: keys[int(number)])
+        table.insert(0, "seed", key_of.str[1])
+        table["method"] = key_of.str[0]
+        table.attrs["alike"] = [keys[int(number)][0] for number in table.attrs["alike"]]
+        line = subgroup_line(split, part, evaluated, fitted)
+        table.attrs["notes"] = [] if line is None else [line]
+        counts = {name: count_parts(split, fits.parts[name]) for name, _ in keys}
+        runs = pd.DataFrame([fits.runs[key] for key in keys], columns=RUN_COLUMNS)
+        return Comparison(table, runs, tuple(self.models), fits.left_out), counts
+
+    def _makers(self) -> dict[tuple[str, int | str], Callable[[], Any]]:
+        """What makes each method, by its name and seed ("" where there is none)."""
+        makers: dict[tuple[str, int | str], Callable[[], Any]] = {}
+        for name, model in self.models.items():
+            if hasattr(model, "fit") and not isinstance(model, type):
+                makers[name, ""] = partial(lambda method: method, model)
+            elif not self.seeds:
+                makers[name, ""] = model
+            else:
+                for seed in self.seeds:
+                    makers[name, seed] = partial(model, seed)
+        for name in self.options.baselines:
+            makers[name, ""] = partial(self.baseline_named, name)
+        return makers
 
 
 def _side_by_side(
@@ -360,58 +273,6 @@ def _in_worker(
 ) -> _Scored:
     with quiet(level):
         return work(splits)
-
-
-def _one_split(
-    models: Mapping[str, Method],
-    screen: PreparedScreen,
-    split: Split,
-    seeds: Sequence[int],
-    baseline_named: Callable[[str], Baseline],
-    options: CompareOptions,
-) -> tuple[Comparison, dict[str, dict[str, int]]]:
-    """Fit and score on one split; and how many conditions of which part each method was fitted to."""
-    evaluated = _evaluated(split, options.part)
-    screen, part_screen = screens_of(screen, split, options.part)
-    makers = _makers(models, seeds, baseline_named, options)
-    fits = _Fits()
-    waiting: dict[tuple[str, int | str], Baseline] = {}
-    for (name, seed), make in followed(makers.items(), len(makers), "fitting", "methods"):
-        with _measured(fits, name, seed, split, len(evaluated)):
-            method = make()
-            if isinstance(method, Baseline):  # fitted when it is known whether a model was refitted
-                waiting[name, seed] = method
-                continue
-            method.fit(screen, split)
-            predicted = method.predict(evaluated)
-            fits.predictions[name, seed] = Predicted.of(predicted, evaluated, len(screen.gene_names), name)
-            fits.parts[name] = _either(fits.parts.get(name), getattr(method, "fitted_parts", ("train",)))
-    parts: tuple[str, ...] = ("train",)
-    for method_parts in fits.parts.values():
-        parts = _either(parts, method_parts)
-    fitted = fitted_conditions(split, parts)
-    settings = settings_of(screen, evaluated, fitted) if waiting else []
-    for (name, seed), baseline in followed(waiting.items(), len(waiting), "fitting", "baselines"):
-        fits.parts[name] = parts
-        with _measured(fits, name, seed, split, len(evaluated)):
-            fits.predictions[name, seed], reasons = predict_baseline(baseline, settings, name)
-            fits.left_out |= reasons
-    keys = [key for key in makers if key in fits.predictions]
-    if not keys:
-        msg = f"no method could be fitted: {fits.left_out}"
-        raise ValueError(msg)
-    # scored under numbers: a method has a prediction for each seed
-    predictions = {str(number): fits.predictions[key] for number, key in enumerate(keys)}
-    table = score(predictions, evaluated, screen, part_screen, fitted, options)
-    key_of = table["method"].map(lambda number: keys[int(number)])
-    table.insert(0, "seed", key_of.str[1])
-    table["method"] = key_of.str[0]
-    table.attrs["alike"] = [keys[int(number)][0] for number in table.attrs["alike"]]
-    line = subgroup_line(split, options.part, evaluated, fitted)
-    table.attrs["notes"] = [] if line is None else [line]
-    counts = {name: count_parts(split, fits.parts[name]) for name, _ in keys}
-    runs = pd.DataFrame([fits.runs[key] for key in keys], columns=RUN_COLUMNS)
-    return Comparison(table, runs, tuple(models), fits.left_out), counts
 
 
 @contextmanager
@@ -479,27 +340,6 @@ def _check_methods(models: Mapping[str, Method], options: CompareOptions, seeds:
         if is_estimator and seeds:
             msg = f"model {name!r} is one object, but seeds={list(seeds)}: give a callable that makes one from a seed"
             raise ValueError(msg)
-
-
-def _makers(
-    models: Mapping[str, Method],
-    seeds: Sequence[int],
-    baseline_named: Callable[[str], Baseline],
-    options: CompareOptions,
-) -> dict[tuple[str, int | str], Callable[[], Any]]:
-    """What makes each method, by its name and seed ("" where there is none)."""
-    makers: dict[tuple[str, int | str], Callable[[], Any]] = {}
-    for name, model in models.items():
-        if hasattr(model, "fit") and not isinstance(model, type):
-            makers[name, ""] = partial(lambda method: method, model)
-        elif not seeds:
-            makers[name, ""] = model
-        else:
-            for seed in seeds:
-                makers[name, seed] = partial(model, seed)
-    for name in options.baselines:
-        makers[name, ""] = partial(baseline_named, name)
-    return makers
 
 
 def _evaluated(split: Split, part: str) -> list[Condition]:

@@ -286,22 +286,14 @@ def _set_summary(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def block(
-    rows: pd.DataFrame,
-    *,
-    methods: Sequence[str] | None = None,
-    metrics: Sequence[str] | None = None,
-    labels: Mapping[str, str] | None = None,
-    digits: int = 3,
-) -> list[str]:
+def block(rows: pd.DataFrame, *, labels: Mapping[str, str] | None = None, digits: int = 3) -> list[str]:
     """Rows of one subgroup of :func:`summary_table` as lines: methods down, metrics across, each aligned.
 
     A number in square brackets counts the conditions where a value is undefined and therefore not in the mean.
-    `methods` and `metrics` are shown in this order, all by default; `labels` are texts for methods. Where the table is
-    wider than WIDTH, names of metrics take two lines, and metrics beyond it continue in a table below.
+    `labels` are texts for methods. Where the table is wider than WIDTH, names of metrics take two lines, and metrics
+    beyond it continue in a table below.
     """
-    names = list(dict.fromkeys(rows["metric"])) if metrics is None else list(metrics)
-    methods = list(dict.fromkeys(rows["method"])) if methods is None else list(methods)
+    names, methods = (list(dict.fromkeys(rows[column])) for column in ("metric", "method"))
     fields = (rows[name] for name in ("method", "metric", "mean", "n_undefined"))
     cell = {
         (method, name): f"{mean:.{digits}f}" + (f" [{undefined}]" if undefined else "")

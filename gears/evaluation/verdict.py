@@ -136,18 +136,12 @@ def verdict_lines(table: pd.DataFrame, *, method: str | None = None) -> list[str
     return lines
 
 
-def _no_verdict(rows: pd.DataFrame, table: pd.DataFrame, method: str | None) -> str:
+def _no_verdict(table: pd.DataFrame, method: str | None) -> str:
     model = model_name(table, method)
     if not set(DECISIVE) & set(table["metric"]):
         return f"No verdict: none of {', '.join(DECISIVE)} was computed."
     missing = "is defined" if _baselines_in(table, model) else "has a baseline beside it"
     return f"No verdict on {_title(model)}: no decisive metric {missing}."
-
-
-def _baseline_ahead(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows where the baseline has the better mean."""
-    means = zip(rows["metric"], rows["baseline_mean"], rows["model_mean"], strict=True)
-    return rows[[get_metric(name).better(baseline, model) for name, baseline, model in means]]
 
 
 def short_table(table: pd.DataFrame, *, method: str | None = None) -> str:
@@ -200,10 +194,11 @@ def closing_sentence(rows: pd.DataFrame, table: pd.DataFrame, method: str | None
     """The :func:`verdict_table` of a table in one short sentence, without the names of baselines."""
     outcome = rows["verdict"]
     if rows.empty:
-        return _no_verdict(rows, table, method)
+        return _no_verdict(table, method)
     n_conditions = int(rows["n_conditions"].max())
     if (outcome == TOO_FEW).all():
-        n_ahead = len(_baseline_ahead(rows))
+        means = zip(rows["metric"], rows["baseline_mean"], rows["model_mean"], strict=True)
+        n_ahead = sum(get_metric(name).better(baseline, model) for name, baseline, model in means)
         ahead = f"; a baseline is ahead on {n_ahead} of {len(rows)} metrics" if n_ahead else ""
         return f"Too few conditions to say ({n_conditions}; {MIN_CONDITIONS} needed){ahead}."
     where = count(n_conditions, "condition")
@@ -318,34 +313,19 @@ def check_report_folder(folder: str | Path, what: str) -> Path:
 
 @dataclass(frozen=True)
 class Results:
-    """A tidy table with its averages, differences and verdicts.
-
-    Attributes
-    ----------
-    table
-        Tidy scores (:func:`gears.evaluation.comparison_table`).
-    summary, differences
-        :func:`gears.evaluation.interval_table` and, for every model, :func:`gears.evaluation.difference_table`.
-    strata
-        :func:`gears.evaluation.interval_table` by size of the effect and by number of cells, with both as columns
-        ``stratum`` and ``subgroup``.
-    verdicts, decisive
-        :func:`gears.evaluation.verdict` and :func:`gears.evaluation.verdict_table` by model.
-    runs
-        Cost of every fit (:class:`gears.evaluation.Comparison`), where it was measured.
-    left_out
-        Methods that were excluded, with the reason.
-    """
+    """A tidy table with its averages, differences and verdicts."""
 
     title: str
-    table: pd.DataFrame
-    summary: pd.DataFrame
-    differences: pd.DataFrame
+    table: pd.DataFrame  # tidy scores (gears.evaluation.comparison_table)
+    summary: pd.DataFrame  # gears.evaluation.interval_table
+    differences: pd.DataFrame  # gears.evaluation.difference_table, for every model
     strata: pd.DataFrame
-    verdicts: Mapping[str, str]
-    decisive: pd.DataFrame
-    runs: pd.DataFrame | None
-    left_out: Mapping[str, str]
+    """:func:`gears.evaluation.interval_table` by size of the effect and by number of cells, with both as columns
+    ``stratum`` and ``subgroup``."""
+    verdicts: Mapping[str, str]  # gears.evaluation.verdict by model
+    decisive: pd.DataFrame  # gears.evaluation.verdict_table, for every model
+    runs: pd.DataFrame | None  # cost of every fit (gears.evaluation.Comparison), where it was measured
+    left_out: Mapping[str, str]  # methods that were excluded, with the reason
     details: Mapping[str, str]
     level: float
 

@@ -76,7 +76,7 @@ def cached_arrays(
         if arrays is None:
             clean_leftovers(path.parent, path.name, alone=True)
             arrays = dict(build())
-            marks = {"key": np.array(name), "hash": np.array(_hash(arrays))}
+            marks = {"key": np.array(name), "hash": np.array(arrays_hash(arrays))}
             # random digits hardly shrink, and cost as much as some of the fits whose result they are
             write_npz(path, {**arrays, **marks}, compress=False)
             logger.debug("built the %s and stored it as %s", kind, path.name)
@@ -88,7 +88,8 @@ def cache_file(folder: str | Path, kind: str, key: dict[str, Any]) -> Path:
     return Path(folder) / f"{kind}-{content_hash(key)[:24]}.npz"
 
 
-def _hash(arrays: Mapping[str, np.ndarray]) -> str:
+def arrays_hash(arrays: Mapping[str, np.ndarray]) -> str:
+    """Hash of arrays and their names, in whatever order they are."""
     return content_hash(*itertools.chain.from_iterable(sorted(arrays.items())))
 
 
@@ -98,7 +99,7 @@ def _read(path: Path, kind: str, key_hash: str) -> Arrays | None:
     try:
         arrays = read_npz(path)
         key, stored = str(arrays.pop("key", "")), str(arrays.pop("hash", ""))
-        if key == key_hash and stored == _hash(arrays):
+        if key == key_hash and stored == arrays_hash(arrays):
             return arrays
         reason = "it holds something else than its name says"
     except Exception as error:  # whatever is wrong with it: it can be rebuilt

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 PIECE = 1 << 22
 """Values of a piece."""
@@ -15,6 +18,7 @@ BLOCK = 1 << 23
 """Values of a block of rows that is worked on in memory."""
 LARGE = 1 << 28
 """Pages of mapped files of at least this many bytes are released after use."""
+CSR_ARRAYS = ("data", "indices", "indptr")
 REMEDY = "the matrix is damaged or was put together wrongly; restore it or write it again"
 
 
@@ -100,6 +104,22 @@ def check_numbers(what: object, indices: Any, n_columns: int) -> None:
     if low < 0 or high >= n_columns:
         msg = f"{what} has column numbers from {low} to {high} for {n_columns} columns: {REMEDY}"
         raise ValueError(msg)
+
+
+def compressed_arrays(prefix: str, matrix: Any) -> dict[str, np.ndarray]:
+    """The arrays of a CSR matrix for a file, by names that begin with the prefix."""
+    return {f"{prefix}{name}": getattr(matrix, name) for name in CSR_ARRAYS}
+
+
+def compressed_of(
+    what: str, arrays: Mapping[str, np.ndarray], prefix: str, shape: tuple[int, int]
+) -> sparse.csr_matrix:
+    """The CSR matrix of :func:`compressed_arrays`; ValueError where its arrays do not fit together."""
+    from scipy import sparse
+
+    matrix = sparse.csr_matrix(tuple(arrays[f"{prefix}{name}"] for name in CSR_ARRAYS), shape=shape)
+    check_compressed(what, matrix)
+    return matrix
 
 
 def check_compressed(what: object, matrix: Any) -> None:

@@ -257,15 +257,6 @@ def need_types(path: Path, plain: Any, expected: Mapping[str, type | tuple[type,
         raise ValueError(msg)
 
 
-def need_names(path: Path, plain: Mapping[str, Any], *keys: str) -> None:
-    """Raise ValueError for a file in which a list of names holds anything but strings, with their types."""
-    for key in keys:
-        wrong = [type(name).__name__ for name in plain[key] if not isinstance(name, str)]
-        if wrong:
-            msg = f"{path}: {key} holds {shorten(dict.fromkeys(wrong))} among the names; expected text only"
-            raise ValueError(msg)
-
-
 @dataclass(frozen=True)
 class FolderFormat:
     """A kind of folder, and how its manifest is written and checked."""

@@ -193,7 +193,11 @@ class CellChunks:
         for start, stop in ranges(self.shape[0], int(self._x.shape[1]), size):
             rows = slice(start, stop) if self._rows is None else self._rows[start:stop]
             chunk = self._x.csr(np.r_[rows]) if self._stored else self._x[rows]
-            _check_finite(chunk)
+            bad = ~np.isfinite(chunk if isinstance(chunk, np.ndarray) else chunk.data)
+            if bad.any():
+                genes = np.nonzero(bad)[1] if isinstance(chunk, np.ndarray) else chunk.indices[bad]
+                msg = f"expression holds NaN or infinity in {len(np.unique(genes))} genes; remove or fill these values"
+                raise ValueError(msg)
             if self._columns is not None:
                 chunk = chunk[:, self._columns]
             if not as_sparse or chunk.nnz <= _SPARSE_DENSITY * np.prod(chunk.shape):
@@ -201,14 +205,6 @@ class CellChunks:
                 continue
             for first, last in ranges(chunk.shape[0], self.shape[1], _CHUNK_BYTES):
                 yield chunk[first:last].toarray()
-
-
-def _check_finite(chunk: sparse.csr_matrix | np.ndarray) -> None:
-    bad = ~np.isfinite(chunk if isinstance(chunk, np.ndarray) else chunk.data)
-    if bad.any():
-        genes = np.nonzero(bad)[1] if isinstance(chunk, np.ndarray) else chunk.indices[bad]
-        msg = f"expression holds NaN or infinity in {len(np.unique(genes))} genes; remove or fill these values"
-        raise ValueError(msg)
 
 
 def ranges(n: int, row_length: int, n_bytes: int) -> Iterator[tuple[int, int]]:

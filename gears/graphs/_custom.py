@@ -193,10 +193,10 @@ def combined(graphs: Sequence[Graph], k: int) -> Graph:
     total_PP, loops = sparse.csr_matrix((n, n)), np.empty(0, dtype=np.int64)
     for graph in graphs:
         source, target = graph.edge_index
-        own = source == target
-        loops = np.union1d(loops, source[own])
-        scaled = graph.weight[~own] / graph.weight[~own].max(initial=np.finfo(float).tiny)
-        total_PP = total_PP + sparse.csr_matrix((scaled, (target[~own], source[~own])), shape=(n, n))
+        is_loop = source == target
+        loops = np.union1d(loops, source[is_loop])
+        scaled = graph.weight[~is_loop] / graph.weight[~is_loop].max(initial=np.finfo(float).tiny)
+        total_PP = total_PP + sparse.csr_matrix((scaled, (target[~is_loop], source[~is_loop])), shape=(n, n))
     total = total_PP.tocoo()
     source, target = total.col.astype(np.int64), total.row.astype(np.int64)
     # rounded: ties must not hang on the order in which the graphs were added

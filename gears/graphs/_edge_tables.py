@@ -129,8 +129,8 @@ def edges_between(
         need_known_score(table.drop(columns=[source, target]), str(options.path))
     size, sign = _scores(table, options)
     if options.signs != "ignore":
-        wanted = sign > 0 if options.signs == "positive" else sign < 0
-        size = np.where(wanted, size, 0.0)
+        has_sign = sign > 0 if options.signs == "positive" else sign < 0
+        size = np.where(has_sign, size, 0.0)
     index, names = {str(node): number for number, node in enumerate(nodes)}, _names(options.names)
 
     def positions(column: pd.Series) -> np.ndarray:

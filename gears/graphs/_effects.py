@@ -115,7 +115,9 @@ class GeneEffects:
             squares_G += n_cells * variance_within(view.statistics, ids)
             cells += n_cells
         if len(by_gene) < 2:
-            msg = f"{screen.folder.name} perturbs {count(len(by_gene), 'gene')} alone; effects of single genes are needed"
+            msg = (
+                f"{screen.folder.name} perturbs {count(len(by_gene), 'gene')} alone; effects of single genes are needed"
+            )
             raise ValueError(msg)
         values_TG = np.mean(means, axis=0) + np.array([np.mean(changes, axis=0) for changes in by_gene.values()])
         return cls(tuple(by_gene), tuple(screen.gene_names), values_TG, np.sqrt(squares_G / cells))
@@ -155,14 +157,14 @@ class GeneEffects:
     def save(self, path: str | Path) -> Path:
         """Write the table: ``.npz``, some megabytes (see :meth:`arrays`), or ``.csv``/``.tsv`` without the s.d."""
         output = user_path(path)
-        kind = next((suffix for suffix in _SUFFIXES if output.name.endswith(suffix)), None)
-        if kind is None:
+        suffix = next((one for one in _SUFFIXES if output.name.endswith(one)), None)
+        if suffix is None:
             msg = f"{output.name}: effects are written as {', '.join(_SUFFIXES)}; choose one of these"
             raise ValueError(msg)
-        if kind == ".npz":
+        if suffix == ".npz":
             return write_npz(output, self.arrays())
         frame = pd.DataFrame(self.values, index=pd.Index(self.genes, name="gene"), columns=list(self.measured))
-        frame.to_csv(output, sep="," if ".csv" in kind else "\t", float_format="%.5g")
+        frame.to_csv(output, sep="," if ".csv" in suffix else "\t", float_format="%.5g")
         return output
 
 

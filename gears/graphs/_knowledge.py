@@ -107,8 +107,7 @@ def weighted_cosine(annotation: GeneAnnotation, genes_A: Sequence[str], genes_T:
     np.ndarray
         (A, T) float64 in 0..1: 1 for a gene with itself; 0 for genes without terms, even with themselves.
     """
-    unit_A, unit_T = (term_vectors(annotation, genes) for genes in (genes_A, genes_T))
-    return cosines(unit_A, unit_T)
+    return cosines(term_vectors(annotation, genes_A), term_vectors(annotation, genes_T))
 
 
 def term_vectors(annotation: GeneAnnotation, genes: Sequence[str]) -> sparse.csr_matrix:

@@ -99,8 +99,8 @@ class PerturbationNodes:
 
     def __init__(self, names: np.ndarray, screen: PreparedScreen) -> None:
         self.number = {gene: i for i, gene in enumerate(names.tolist())}
-        no_means = np.empty((max(1, len(screen.contexts)), 0))  # the numbers of contexts are needed alone
-        self._contexts = ModelContexts(screen.contexts, screen.kinds, no_means)
+        # the numbers of contexts are needed alone, and no means
+        self._contexts = ModelContexts(screen.contexts, screen.kinds, np.empty((0, 0)))
 
     def of_condition(self, condition: Condition) -> Sequence[int]:
         """Nodes that a condition perturbs, empty for the control; KeyError with near names for a gene that is none."""

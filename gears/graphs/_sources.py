@@ -134,10 +134,10 @@ def opened(source: Any) -> Any:
 
 
 def _from_path(path: Path, resolve: Resolve | None) -> GeneEffects:
-    kind = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
-    if kind == ".npz":
+    suffix = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
+    if suffix == ".npz":
         return _from_arrays(path, read_npz(path))
-    if kind in (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz"):
+    if suffix in (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", ".txt.gz"):
         with reading(path, "a table of effects", "expected a row for each perturbed gene"):
             return _from_frame(read_delimited(path), str(path))
     with tempfile.TemporaryDirectory(prefix="gears-") as folder:

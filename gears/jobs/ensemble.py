@@ -28,8 +28,8 @@ from gears.files.formats import content_hash
 from gears.gears import GEARS
 from gears.jobs._job import TrainingJob, train_ddp_worker
 from gears.model._folder import difference
-from gears.prediction._stream import predict
-from gears.prediction.predictions import Predictions, requested_conditions
+from gears.prediction._stream import predict, requested_conditions
+from gears.prediction.predictions import Predictions
 from gears.training._fitting import TrainResult
 
 logger = logging.getLogger(__name__)
@@ -299,13 +299,9 @@ def train_many(
         :func:`gears.train_distributed.train_multi_gpu`: ``pert_data_path``, ``dataset_name``,
         ``args`` (with a different ``save_path`` each), and optionally ``split_config`` and
         ``data_config``.
-    gpu_ids
-        Indices into the visible GPUs, or ``"free:2"``; all visible ones when omitted.
     n_at_once
         Trainings at the same time; by default one per core on the CPU, else one per GPU.
-    device
-        ``"cpu"`` for CPU processes.
-    timeout
+    gpu_ids, device, timeout
         As for ``train_multi_gpu``.
 
     Returns

@@ -1,6 +1,6 @@
-"""Batch norm over weighted rows and over all workers.
+"""Batch norm over weighted rows.
 
-Rows are a tensor (L, U, H): U conditions, each with L rows (genes; 1 for layers whose rows are conditions) of H
+Rows are a tensor (L, U, H): U conditions, each with L rows (genes in :mod:`gears.model._blockwise`, else 1) of H
 features. A condition is computed once, however many cells it has, so row (l, u) counts weight_u times, the number of
 its cells. With N = L sum_u weight_u, summed over all workers,
 
@@ -13,9 +13,10 @@ and, because each row moves mean and var,
     dL/dx_lu = gamma / sqrt(var + eps) * (g_lu - weight_u / N * (sum g + y_lu sum (g y))),    g = dL/dout
 
 where both sums run over the rows of all workers and need no weight: g of condition u is already summed over its cells.
-With several workers forward costs one gather (N, mean and variance of each worker), backward one sum; in evaluation
-this is plain batch norm without communication. The plain version repeats each row weight_u times and calls torch's
-``BatchNorm1d`` (``tests/model/test_model_batchnorm.py``). Parameters and buffers have the names of ``BatchNorm1d``.
+Every worker computes the rows of all conditions, so that :class:`WeightedBatchNorm` needs no communication. Rows of
+genes and conditions are divided over workers; there (:mod:`gears.model._blockwise`) forward costs one gather (N, mean
+and variance of each worker, :func:`merged`), backward one sum. The plain version repeats each row weight_u times and
+calls torch's ``BatchNorm1d`` (``tests/model/test_model_batchnorm.py``), whose names parameters and buffers have.
 
 On a GPU the number of operators is what a step costs, not the arithmetic on vectors of H numbers: weights are divided
 by their sum once for all norms (:class:`Weights`), and the running statistics of all norms of a network change in one
@@ -57,7 +58,6 @@ class WeightedBatchNorm(nn.Module):
         rows: Tensor,
         weight: Weights | Tensor | None = None,
         count: Tensor | float | None = None,
-        reducer: Reducer = IDENTITY,
         *,
         relu: bool = False,
         notes: list[Note] | None = None,
@@ -65,17 +65,15 @@ class WeightedBatchNorm(nn.Module):
     ) -> Tensor:
         """Normalise rows, and apply a ReLU if `relu`.
 
-        `rows`: (U, H), or (G, U, H) for layers over genes and conditions.
-        `weight`: (U,) number of cells of each condition on this worker. None: all rows count once and are the same on
-            every worker (no collective).
+        `rows`: (U, H).
+        `weight`: (U,) number of cells of each condition. None: all rows count once.
         `count`: number of rows for the running variance's N/(N-1) where it is not the sum of weights (the trunk: cells
             times genes).
-        `reducer`: sums over workers; used in training and with weights only.
         `relu`: fused here because it saves a pass over the largest tensors.
         `notes`: list to which the moments are added for a later :func:`track`; None: the running statistics change now.
         `shift`: constant that was not added to the rows, because the norm takes it out again.
         """
-        if not self.training:  # fixed statistics: no weights, no collective
+        if not self.training:  # fixed statistics: no weights
             flat, mean_H, var_H = rows.reshape(-1, self.num_features), self.running_mean, self.running_var
             out = F.batch_norm(flat, mean_H, var_H, self.weight, self.bias, False, self.momentum, self.eps)
             out = out.reshape(rows.shape)
@@ -86,11 +84,7 @@ class WeightedBatchNorm(nn.Module):
             out = F.relu(out) if relu else out
         else:
             weights = weight if isinstance(weight, Weights) else Weights.of(weight.to(exact))
-            rows_LUH = rows if rows.ndim == 3 else rows.unsqueeze(0)
-            out, mean_H, var_H, n_rows = _NormaliseRows.apply(
-                rows_LUH, self.weight, self.bias, weights, self.eps, relu, reducer
-            )
-            out = out.reshape(rows.shape)
+            out, mean_H, var_H, n_rows = _NormaliseRows.apply(rows, self.weight, self.bias, weights, self.eps, relu)
             count = n_rows if count is None else count
         if not isinstance(count, Tensor):
             n_all = float(rows.numel() // self.num_features if count is None else count)
@@ -116,18 +110,12 @@ class WeightedBatchNorm(nn.Module):
         return out.reshape(rows.shape).to(rows.dtype), mean_H.detach(), var_H
 
     def outer_terms(
-        self,
-        base_GH: Tensor,
-        effect_UH: Tensor,
-        weight: Weights | Tensor,
-        reducer: Reducer = IDENTITY,
-        notes: list[Note] | None = None,
+        self, base_GH: Tensor, effect_UH: Tensor, weight: Weights | Tensor, notes: list[Note] | None = None
     ) -> tuple[Tensor, Tensor]:
         """Terms (G, H) and (U, H) whose sums are the normalised sums ``base[g] + effect[u]``, in training mode.
 
         Over all pairs (g, u) the two terms are independent, so mean and variance of the sum are the sums of means and
         variances: the statistics cost G + U rows instead of G x U, and the terms are normalised before they are added.
-        `base_GH` is equal on all workers.
         """
         dtype = base_GH.dtype
         exact = statistics_dtype(dtype)
@@ -135,7 +123,7 @@ class WeightedBatchNorm(nn.Module):
             base_GH, effect_UH = base_GH.to(exact), effect_UH.to(exact)
             weights = weight if isinstance(weight, Weights) else Weights.of(weight.to(exact))
             base_GH, effect_UH, *statistics = _OuterTerms.apply(
-                base_GH, effect_UH, self.weight, self.bias, weights, self.eps, reducer
+                base_GH, effect_UH, self.weight, self.bias, weights, self.eps
             )
             self._note(Note(self, Moments(*statistics), None), notes)
             return base_GH.to(dtype), effect_UH.to(dtype)
@@ -148,8 +136,8 @@ class WeightedBatchNorm(nn.Module):
 class Weights(NamedTuple):
     """How often the rows of each condition count; made once for all norms of a step."""
 
-    share_U: Tensor  # (U,) part of this worker's cells; all 0 without any
-    n_cells: Tensor  # (), of this worker
+    share_U: Tensor  # (U,) part of all cells, of those of a worker where rows are divided; all 0 without any
+    n_cells: Tensor  # ()
 
     @classmethod
     def of(cls, weight_U: Tensor) -> Weights:
@@ -202,54 +190,42 @@ def track(notes: Sequence[Note]) -> None:
 
 
 class _NormaliseRows(torch.autograd.Function):
-    """Weighted, global batch norm of rows (L, U, H), with an optional ReLU."""
+    """Weighted batch norm of rows (U, H), with an optional ReLU."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        rows_LUH: Tensor,
-        gamma_H: Tensor,
-        beta_H: Tensor,
-        weights: Weights,
-        eps: float,
-        relu: bool,
-        reducer: Reducer,
+        ctx: Any, rows_UH: Tensor, gamma_H: Tensor, beta_H: Tensor, weights: Weights, eps: float, relu: bool
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        with torch.autocast(rows_LUH.device.type, enabled=False):
-            exact_LUH = rows_LUH.to(weights.share_U.dtype)
-            moments = merged(*condition_moments(exact_LUH), rows_LUH.shape[0], weights, reducer)
+        with torch.autocast(rows_UH.device.type, enabled=False):
+            exact_UH = rows_UH.to(weights.share_U.dtype)
+            moments = merged(exact_UH, None, 1, weights)
             inverse_H = torch.rsqrt(moments.var_H + eps)
             # out = beta + gamma (x - mean) / s.d. as one multiplication and addition per value
             scale_H = gamma_H * inverse_H
             shift_H = torch.addcmul(beta_H, moments.mean_H, scale_H, value=-1)
-            out = torch.addcmul(shift_H, exact_LUH, scale_H).to(rows_LUH.dtype)
+            out = torch.addcmul(shift_H, exact_UH, scale_H).to(rows_UH.dtype)
             if relu:
                 out.relu_()
-        share_U = share_of_all(weights, rows_LUH.shape[0], moments, reducer)
-        ctx.save_for_backward(rows_LUH, scale_H, share_U, moments.mean_H, inverse_H, out if relu else None)
-        ctx.reducer = reducer
+        ctx.save_for_backward(rows_UH, scale_H, weights.share_U, moments.mean_H, inverse_H, out if relu else None)
         ctx.mark_non_differentiable(*moments)
         return (out, *moments)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_LUH: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        rows_LUH, scale_H, share_U, mean_H, inverse_H, relu_out = ctx.saved_tensors
-        with torch.autocast(rows_LUH.device.type, enabled=False):
+    def backward(ctx: Any, grad_UH: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        rows_UH, scale_H, share_U, mean_H, inverse_H, relu_out = ctx.saved_tensors
+        with torch.autocast(rows_UH.device.type, enabled=False):
             if relu_out is not None:
-                grad_LUH = torch.ops.aten.threshold_backward(grad_LUH, relu_out, 0)
-            rows, grad = rows_LUH.to(share_U.dtype), grad_LUH.to(share_U.dtype)
-            grad_beta_H, products_H = row_products(grad, rows, mean_H)
-            grad_gamma_H = products_H * inverse_H
-            # the parameters' gradients stay local, since they are averaged later; those of the rows need the sums over
-            # all workers, because each row moves the statistics of every worker
-            sums_2H = summed(grad_beta_H, grad_gamma_H, ctx.reducer)
-            terms = NormTerms.of(mean_H, inverse_H, scale_H, sums_2H, share_U)
+                grad_UH = torch.ops.aten.threshold_backward(grad_UH, relu_out, 0)
+            rows, grad = rows_UH.to(share_U.dtype), grad_UH.to(share_U.dtype)
+            grad_beta_H = grad.sum(0)
+            grad_gamma_H = (grad * (rows - mean_H)).sum(0) * inverse_H
+            terms = NormTerms.of(mean_H, inverse_H, scale_H, (grad_beta_H, grad_gamma_H), share_U)
             # a gradient that a conversion or the ReLU has just made is overwritten: one tensor of this size less
-            may_overwrite = relu_out is not None or grad is not grad_LUH
+            may_overwrite = relu_out is not None or grad is not grad_UH
             grad = grad.mul_(scale_H) if may_overwrite else grad * scale_H
             grad_rows = terms.subtract_from(grad, rows)
-        return grad_rows.to(rows_LUH.dtype), grad_gamma_H, grad_beta_H, None, None, None, None
+        return grad_rows.to(rows_UH.dtype), grad_gamma_H, grad_beta_H, None, None, None
 
 
 class _OuterTerms(torch.autograd.Function):
@@ -257,25 +233,16 @@ class _OuterTerms(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        base_GH: Tensor,
-        effect_UH: Tensor,
-        gamma_H: Tensor,
-        beta_H: Tensor,
-        weights: Weights,
-        eps: float,
-        reducer: Reducer,
+        ctx: Any, base_GH: Tensor, effect_UH: Tensor, gamma_H: Tensor, beta_H: Tensor, weights: Weights, eps: float
     ) -> tuple[Tensor, ...]:
         n_genes = len(base_GH)
         base_var_H, base_mean_H = torch.var_mean(base_GH, dim=0, correction=0)
-        effects = merged(effect_UH, None, 1, weights, reducer)
+        effects = merged(effect_UH, None, 1, weights)
         mean_H, var_H = base_mean_H + effects.mean_H, base_var_H + effects.var_H
         inverse_H = torch.rsqrt(var_H + eps)
         scale_H = gamma_H * inverse_H
         centred_GH = base_GH - mean_H
-        share_U = share_of_all(weights, 1, effects, reducer)
-        ctx.save_for_backward(centred_GH, effect_UH, scale_H, inverse_H, share_U, effects.mean_H)
-        ctx.reducer = reducer
+        ctx.save_for_backward(centred_GH, effect_UH, scale_H, inverse_H, weights.share_U, effects.mean_H)
         statistics = (mean_H, var_H, effects.n_rows * n_genes)
         ctx.mark_non_differentiable(*statistics)
         return torch.addcmul(beta_H, centred_GH, scale_H), effect_UH * scale_H, *statistics
@@ -286,7 +253,7 @@ class _OuterTerms(torch.autograd.Function):
         """Through scale and mean to the moments, and from them to the rows.
 
         dL/dbase_g = scale dL/dout_g + (dL/dmean + 2 (base_g - mean of base) dL/dvar) / G, with base's own share of the
-        gradients of the moments, and dL/deffect_u likewise, with share_u and sums over all workers.
+        gradients of the moments, and dL/deffect_u likewise, with share_u.
         """
         centred_GH, effect_UH, scale_H, inverse_H, share_U, effect_mean_H = ctx.saved_tensors
         grad_beta_H = grad_base_GH.sum(0)
@@ -297,10 +264,9 @@ class _OuterTerms(torch.autograd.Function):
         n_genes = len(centred_GH)
         grad_base_GH = torch.addcmul(grad_mean_H / n_genes, grad_base_GH, scale_H)
         grad_base_GH.addcmul_(centred_GH + effect_mean_H, half_H, value=-1 / n_genes)
-        grad_mean_H, half_H = summed(grad_mean_H, half_H, ctx.reducer)
         moved_UH = torch.addcmul(grad_mean_H, effect_UH - effect_mean_H, half_H, value=-1)
         grad_effect_UH = torch.addcmul(grad_effect_UH * scale_H, share_U.unsqueeze(1), moved_UH)
-        return grad_base_GH, grad_effect_UH, grad_gamma_H, grad_beta_H, None, None, None
+        return grad_base_GH, grad_effect_UH, grad_gamma_H, grad_beta_H, None, None
 
 
 class NormTerms(NamedTuple):
@@ -340,8 +306,10 @@ def statistics_dtype(dtype: torch.dtype) -> torch.dtype:
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
-def merged(mean_UH: Tensor, var_UH: Tensor | None, n_rows: int, weights: Weights, reducer: Reducer) -> Moments:
-    """Mean and variance of weighted rows over all workers (Chan, Golub, LeVeque 1979).
+def merged(
+    mean_UH: Tensor, var_UH: Tensor | None, n_rows: int, weights: Weights, reducer: Reducer = IDENTITY
+) -> Moments:
+    """Mean and variance of weighted rows, where they are divided over all workers (Chan, Golub, LeVeque 1979).
 
     `mean_UH` and `var_UH` (None: 0) are those of each condition's `n_rows` rows. Means and variances are merged instead
     of sums of x and x^2, whose difference would lose digits where the mean is large. A worker without rows, or with
@@ -363,53 +331,3 @@ def _mixed(share_U: Tensor, mean_UH: Tensor, var_UH: Tensor | None) -> tuple[Ten
     mean_H = share_U @ mean_UH
     square_UH = (mean_UH - mean_H).square_()
     return mean_H, share_U @ (square_UH if var_UH is None else square_UH.add_(var_UH))
-
-
-def share_of_all(weights: Weights, n_rows: int, moments: Moments, reducer: Reducer) -> Tensor:
-    """Part of the rows of all workers that a single row of each condition is, (U,): weight_u / N."""
-    if reducer.world_size == 1:
-        return weights.share_U if n_rows == 1 else weights.share_U / n_rows
-    return weights.share_U * (weights.n_cells / moments.n_rows.clamp(min=1))
-
-
-def summed(one_H: Tensor, other_H: Tensor, reducer: Reducer) -> Sequence[Tensor]:
-    """Sums of two vectors over all workers, in one collective; the vectors themselves where there is one worker."""
-    return (one_H, other_H) if reducer.world_size == 1 else reducer.sum(torch.stack([one_H, other_H])).unbind()
-
-
-def condition_moments(rows_LUH: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Mean and variance over the L rows of every condition, each (U, H); no variance where there is one row."""
-    n_rows, n_conditions, n_features = rows_LUH.shape
-    if n_rows == 1:
-        return rows_LUH[0], None
-    if rows_LUH.numel() == 0:
-        return rows_LUH.new_zeros(n_conditions, n_features), None
-    # as a matrix (L, U H) its columns are single features of single conditions, whose moments torch's batch norm kernel
-    # computes while it reads the rows once (several times faster than torch.var_mean over the first axis)
-    mean, var = torch.batch_norm_update_stats(rows_LUH.reshape(n_rows, -1), None, None, 0.0)
-    return mean.view(n_conditions, n_features), var.view(n_conditions, n_features)
-
-
-def row_products(grad_LUH: Tensor, rows_LUH: Tensor, mean_H: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums over all rows of ``grad`` and of ``grad * (rows - mean)``, each (H,)."""
-    n_rows, n_conditions = rows_LUH.shape[:2]
-    if n_rows == 1 or rows_LUH.numel() == 0:
-        return grad_LUH.sum((0, 1)), (grad_LUH * (rows_LUH - mean_H)).sum((0, 1))
-    # columns (L, U H), as in condition_moments
-    sums, products = column_sums(
-        grad_LUH.reshape(n_rows, -1), rows_LUH.reshape(n_rows, -1), mean_H.repeat(n_conditions)
-    )
-    return sums.view(n_conditions, -1).sum(0), products.view(n_conditions, -1).sum(0)
-
-
-def column_sums(grad: Tensor, rows: Tensor, mean_K: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums over rows, (L, K), of a gradient, and of its product with the centred rows, (K,) each.
-
-    The backward kernel of a batch norm with fixed statistics (mean, variance 1) computes both while it reads the rows
-    once. The CPU kernel takes the running statistics, the CUDA kernel the saved ones, so both are given.
-    """
-    one_K = torch.ones_like(mean_K)
-    _, products_K, sums_K = torch.ops.aten.native_batch_norm_backward(
-        grad, rows, one_K, mean_K, one_K, mean_K, one_K, False, 0.0, [False, True, True]
-    )
-    return sums_K, products_K

@@ -42,11 +42,7 @@ from gears.model._batchnorm import (
     Moments,
     NormTerms,
     Weights,
-    column_sums,
-    condition_moments,
     merged,
-    share_of_all,
-    summed,
 )
 
 BLOCK_ROWS = {"cpu": 2048}
@@ -438,3 +434,41 @@ class BufferPool:
 
     def __reduce__(self) -> tuple[type[BufferPool], tuple[()]]:
         return BufferPool, ()
+
+
+def share_of_all(weights: Weights, n_rows: int, moments: Moments, reducer: Reducer) -> Tensor:
+    """Part of the rows of all workers that a single row of each condition is, (U,): weight_u / N."""
+    if reducer.world_size == 1:
+        return weights.share_U if n_rows == 1 else weights.share_U / n_rows
+    return weights.share_U * (weights.n_cells / moments.n_rows.clamp(min=1))
+
+
+def summed(one_H: Tensor, other_H: Tensor, reducer: Reducer) -> Sequence[Tensor]:
+    """Sums of two vectors over all workers, in one collective; the vectors themselves where there is one worker."""
+    return (one_H, other_H) if reducer.world_size == 1 else reducer.sum(torch.stack([one_H, other_H])).unbind()
+
+
+def condition_moments(rows_LUH: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Mean and variance over the L rows of every condition, each (U, H); no variance where there is one row."""
+    n_rows, n_conditions, n_features = rows_LUH.shape
+    if n_rows == 1:
+        return rows_LUH[0], None
+    if rows_LUH.numel() == 0:
+        return rows_LUH.new_zeros(n_conditions, n_features), None
+    # as a matrix (L, U H) its columns are single features of single conditions, whose moments torch's batch norm kernel
+    # computes while it reads the rows once (several times faster than torch.var_mean over the first axis)
+    mean, var = torch.batch_norm_update_stats(rows_LUH.reshape(n_rows, -1), None, None, 0.0)
+    return mean.view(n_conditions, n_features), var.view(n_conditions, n_features)
+
+
+def column_sums(grad: Tensor, rows: Tensor, mean_K: Tensor) -> tuple[Tensor, Tensor]:
+    """Sums over rows, (L, K), of a gradient, and of its product with the centred rows, (K,) each.
+
+    The backward kernel of a batch norm with fixed statistics (mean, variance 1) computes both while it reads the rows
+    once. The CPU kernel takes the running statistics, the CUDA kernel the saved ones, so both are given.
+    """
+    one_K = torch.ones_like(mean_K)
+    _, products_K, sums_K = torch.ops.aten.native_batch_norm_backward(
+        grad, rows, one_K, mean_K, one_K, mean_K, one_K, False, 0.0, [False, True, True]
+    )
+    return sums_K, products_K

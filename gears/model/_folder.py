@@ -65,7 +65,7 @@ MODEL_FILES = frozenset(
 
 # parameters that the published network holds and never uses
 UNUSED_PREFIXES = ("pert_w.", "bn_pert_base_trans.")
-WRAPPER_PREFIXES = ("module.", "_orig_mod.")
+WRAPPER_PREFIXES = ("module.", "_orig_mod.")  # of DistributedDataParallel and torch.compile
 
 
 @dataclass(frozen=True)
@@ -332,14 +332,6 @@ def load_weights(path: str | Path, network: GEARSNetwork) -> None:
         raise ValueError(msg) from error
 
 
-def without_wrapper(key: str) -> str:
-    """A parameter's name without the prefixes of DistributedDataParallel and torch.compile."""
-    stripped = key
-    while stripped.startswith(WRAPPER_PREFIXES):
-        stripped = stripped.split(".", 1)[1]
-    return stripped
-
-
 def published_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """State dict of this package's network from a published or a wrapped one.
 
@@ -350,8 +342,9 @@ def published_state(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """
     mapped: dict[str, Tensor] = {}
     clashes = []
-    for key, tensor in state.items():
-        name = without_wrapper(key)
+    for name, tensor in state.items():
+        while name.startswith(WRAPPER_PREFIXES):
+            name = name.split(".", 1)[1]
         if name.startswith(UNUSED_PREFIXES):
             continue
         if name in mapped:

@@ -15,7 +15,7 @@ one small product. ``tests/model/test_model_propagation.py`` compares with ``SGC
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple, cast
@@ -27,10 +27,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gears.data.screen._contexts import type_signs
-from gears.distributed._world import IDENTITY, Reducer
+from gears.distributed._world import Reducer
 from gears.graphs._graph import Graph
 from gears.model._batchnorm import Note, WeightedBatchNorm, Weights, statistics_dtype
 
+Linear = tuple[Tensor, Tensor]  # weight (out, in), bias (out,)
 WIDEST = 64
 """Widest table of neighbours: with more neighbours of any node, messages are always computed for all nodes."""
 
@@ -59,12 +60,11 @@ class MLP(nn.Module):
         rows: Tensor,
         weight: Weights | Tensor | None = None,
         count: Tensor | float | None = None,
-        reducer: Reducer = IDENTITY,
         notes: list[Note] | None = None,
         *,
         exchanged: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
-        """Apply to rows (U, H) or (G, U, H); arguments as in :class:`WeightedBatchNorm`.
+        """Apply to rows (U, H); arguments as in :class:`WeightedBatchNorm`.
 
         `exchanged` is applied to the values of the first linear map, (U, hidden).
         """
@@ -75,7 +75,7 @@ class MLP(nn.Module):
             if exchanged is not None and norm is norms[0]:
                 values = exchanged(values)
             shift, relu = linear.bias.detach(), norm is not norms[-1]
-            rows = norm(values, weight, count, reducer, relu=relu, notes=notes, shift=shift)
+            rows = norm(values, weight, count, relu=relu, notes=notes, shift=shift)
         return rows
 
 
@@ -381,3 +381,61 @@ class _Gathered(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         start = ctx.reducer.rank * ctx.n_rows
         return ctx.reducer.sum(grad)[start : start + ctx.n_own], None, None
+
+
+class Fallback(nn.Module):
+    """Gives isolated nodes without training conditions, whose embedding is random, the mean of the trained messages."""
+
+    unknown: Tensor
+    trained: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("unknown", "trained"):
+            self.register_buffer(name, torch.zeros(0, dtype=torch.int64), persistent=False)
+
+    def set(self, edge_index: np.ndarray, n_nodes: int, trained: Iterable[int]) -> None:
+        """Find the nodes from a graph's edges (2, E) and the nodes perturbed in training."""
+        trained_T = np.unique(np.fromiter(trained, dtype=np.int64))
+        alone_P = np.ones(n_nodes, dtype=bool)
+        # an edge brings a message to its target; self edges do not count
+        alone_P[edge_index[1, edge_index[0] != edge_index[1]]] = False
+        alone_P[trained_T] = False
+        unknown = np.flatnonzero(alone_P) if len(trained_T) else np.empty(0, dtype=np.int64)
+        self.unknown = torch.from_numpy(unknown).to(self.unknown.device)
+        self.trained = torch.from_numpy(trained_T).to(self.trained.device)
+
+    def forward(self, nodes_PH: Tensor) -> Tensor:
+        """Messages of all nodes, those of unknown ones replaced."""
+        if not len(self.unknown):
+            return nodes_PH
+        mean_H = nodes_PH.index_select(0, self.trained).mean(0)
+        return nodes_PH.index_copy(0, self.unknown, mean_H.expand(len(self.unknown), -1))
+
+
+def exact(tensor: Tensor) -> Tensor:
+    """A float64 copy, where the tensor is or, on devices without float64, on the CPU."""
+    tensor = tensor.detach()
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
+
+
+def affine(norm: WeightedBatchNorm) -> tuple[Tensor, Tensor]:
+    """Scale and shift (H,), float64, of a batch norm in evaluation mode."""
+    scale_H = exact(norm.weight) * torch.rsqrt(exact(norm.running_var) + norm.eps)
+    return scale_H, exact(norm.bias) - exact(norm.running_mean) * scale_H
+
+
+def folded(mlp: MLP) -> list[Linear]:
+    """The linear maps (float64) of an MLP in evaluation mode, batch norms folded in; ReLU goes between them."""
+    layers = []
+    for linear, norm in zip(*mlp.parts(), strict=True):
+        scale_H, shift_H = affine(norm)
+        layers.append((exact(linear.weight) * scale_H.unsqueeze(1), exact(linear.bias) * scale_H + shift_H))
+    return layers
+
+
+def applied(layers: Sequence[Linear], rows: Tensor) -> Tensor:
+    """The folded layers of an MLP, applied to rows; what they compute between them is overwritten."""
+    for position, (weight, bias) in enumerate(layers):
+        rows = F.linear(rows if position == 0 else rows.relu_(), weight, bias)
+    return rows

@@ -33,13 +33,24 @@ from gears.graphs._graph import Graph
 from gears.model._batchnorm import Note, WeightedBatchNorm, Weights, statistics_dtype, track
 from gears.model._blockwise import BufferPool, Layer, gene_values
 from gears.model.config import ModelConfig
-from gears.model.layers import MLP, BlankEmbedding, Division, GraphLinear, Placing, Propagation
+from gears.model.layers import (
+    MLP,
+    BlankEmbedding,
+    Division,
+    Fallback,
+    GraphLinear,
+    Linear,
+    Placing,
+    Propagation,
+    affine,
+    applied,
+    exact,
+    folded,
+)
 
 MESSAGE_SHARE = 0.2  # published weight of co-expression messages beside a gene's own embedding
 
 PER_GENE_TENSORS = ("indv_w1", "indv_b1", "indv_w2", "indv_b2")
-
-Linear = tuple[Tensor, Tensor]  # weight (out, in), bias (out,)
 
 # rows (genes x conditions) of a block: as many as leave the block in a cache of 1 MiB, or keep a GPU busy
 BLOCK_ROWS = {"cpu": 2048}
@@ -305,36 +316,6 @@ class GEARSNetwork(nn.Module):
         return delta_UG * 0.0 if self.config.no_perturb else delta_UG
 
 
-class Fallback(nn.Module):
-    """Gives isolated nodes without training conditions, whose embedding is random, the mean of the trained messages."""
-
-    unknown: Tensor
-    trained: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name in ("unknown", "trained"):
-            self.register_buffer(name, torch.zeros(0, dtype=torch.int64), persistent=False)
-
-    def set(self, edge_index: np.ndarray, n_nodes: int, trained: Iterable[int]) -> None:
-        """Find the nodes from a graph's edges (2, E) and the nodes perturbed in training."""
-        trained_T = np.unique(np.fromiter(trained, dtype=np.int64))
-        alone_P = np.ones(n_nodes, dtype=bool)
-        # an edge brings a message to its target; self edges do not count
-        alone_P[edge_index[1, edge_index[0] != edge_index[1]]] = False
-        alone_P[trained_T] = False
-        unknown = np.flatnonzero(alone_P) if len(trained_T) else np.empty(0, dtype=np.int64)
-        self.unknown = torch.from_numpy(unknown).to(self.unknown.device)
-        self.trained = torch.from_numpy(trained_T).to(self.trained.device)
-
-    def forward(self, nodes_PH: Tensor) -> Tensor:
-        """Messages of all nodes, those of unknown ones replaced."""
-        if not len(self.unknown):
-            return nodes_PH
-        mean_H = nodes_PH.index_select(0, self.trained).mean(0)
-        return nodes_PH.index_copy(0, self.unknown, mean_H.expand(len(self.unknown), -1))
-
-
 @torch.no_grad()
 def initialise(network: nn.Module, seed: int) -> None:
     """Fill all parameters in place; the same seed gives the same values for any dtype and device.
@@ -429,7 +410,7 @@ class PreparedNetwork:
             genes = slice(begin, begin + step)
             self._block(genes, effect_UH, own_GU, logvar_GU)
         own_UG = own_GU.t()
-        state_UH = _apply(self._cross, own_UG)
+        state_UH = applied(self._cross, own_UG)
         delta_UG = torch.addmm(self._state[1], state_UH, self._state[0].t()).addcmul_(own_UG, self._own_G)
         if self.no_perturb:
             delta_UG = delta_UG * 0.0
@@ -448,14 +429,14 @@ class PreparedNetwork:
         own_BU1 = torch.baddbmm(self._decoder_G[genes].view(-1, 1, 1), hidden_BUK, decoder_BK1)
         own_GU[genes] = own_BU1.squeeze(-1)
         if logvar_GU is not None and self._logvar is not None:
-            logvar_GU[genes] = _apply(self._logvar, rows_RH).reshape(n_block, n_conditions)
+            logvar_GU[genes] = applied(self._logvar, rows_RH).reshape(n_block, n_conditions)
 
     def _effects(
         self, row: Tensor, node: Tensor, n_conditions: int, context: Tensor | None, kind: Tensor | None
     ) -> Tensor:
         """Scaled effect of each condition on the representations, (U, H); zero for controls."""
         sums_UH = self._node_PH.new_zeros(n_conditions, self._node_PH.shape[1])
-        effect_UH = _apply(self._fuse, sums_UH.index_add_(0, row, self._node_PH[node]))
+        effect_UH = applied(self._fuse, sums_UH.index_add_(0, row, self._node_PH[node]))
         perturbed_U = torch.zeros(n_conditions, dtype=torch.bool, device=self.device).index_fill_(0, row, True)
         effect_UH = torch.where(perturbed_U.unsqueeze(1), effect_UH, 0.0)
         return self._placing(effect_UH, context, kind) * self._scale_H
@@ -465,33 +446,6 @@ class PreparedNetwork:
 
     def _own(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, self.dtype).contiguous()
-
-
-def exact(tensor: Tensor) -> Tensor:
-    """A float64 copy, where the tensor is or, on devices without float64, on the CPU."""
-    tensor = tensor.detach()
-    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
-
-
-def affine(norm: WeightedBatchNorm) -> tuple[Tensor, Tensor]:
-    """Scale and shift (H,), float64, of a batch norm in evaluation mode."""
-    scale_H = exact(norm.weight) * torch.rsqrt(exact(norm.running_var) + norm.eps)
-    return scale_H, exact(norm.bias) - exact(norm.running_mean) * scale_H
-
-
-def folded(mlp: MLP) -> list[Linear]:
-    """The linear maps (float64) of an MLP in evaluation mode, batch norms folded in; ReLU goes between them."""
-    layers = []
-    for linear, norm in zip(*mlp.parts(), strict=True):
-        scale_H, shift_H = affine(norm)
-        layers.append((exact(linear.weight) * scale_H.unsqueeze(1), exact(linear.bias) * scale_H + shift_H))
-    return layers
-
-
-def _apply(layers: Sequence[Linear], rows: Tensor) -> Tensor:
-    for position, (weight, bias) in enumerate(layers):
-        rows = F.linear(rows if position == 0 else rows.relu_(), weight, bias)
-    return rows
 
 
 def _predict_cells(network: GEARSNetwork, batch: Any) -> Tensor | tuple[Tensor, Tensor]:

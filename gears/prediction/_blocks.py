@@ -40,11 +40,11 @@ from gears.distributed._devices import DeviceLike, one_thread, plan_devices
 from gears.distributed._gpus import GpuIds
 from gears.distributed._launch import launch_many
 from gears.distributed._world import Ranks, current_world
-from gears.files._cache import cache_file, cached_arrays
+from gears.files._cache import arrays_hash, cache_file, cached_arrays
 from gears.files.formats import content_hash
 from gears.graphs._custom import Graphs
 from gears.graphs._similarities import PriorInputs
-from gears.prediction._stream import chunk_size, devices_of, stream
+from gears.prediction._stream import chunk_size, devices_of, on_device, stream
 from gears.prediction.predictions import Predictions
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class Work:
         """Of the graphs, predictions read that of the perturbations; a network is moved to the CPU."""
         go: Any = self.parts.go if self.parts.uses_network else None
         parts = dataclasses.replace(self.parts, inputs=PriorInputs(), graphs=Graphs(lambda: go, lambda: go))
-        network = self.network if self.network is None else _on(self.network, "cpu")
+        network = None if self.network is None else on_device(self.network, "cpu")
         return Work, (network, parts, self.clip, self.reduce)
 
     @property
@@ -171,8 +171,7 @@ class Work:
         if network is not None:
             arrays |= parts.go.arrays("go") | parts.coexpress.arrays("coexpress")
             arrays |= {f"network {name}": value.cpu().numpy() for name, value in network.state_dict().items()}
-        named = [value for name in sorted(arrays) for value in (name, arrays[name])]
-        return content_hash(facts, *named, *_code(self.reduce))
+        return content_hash(facts, arrays_hash(arrays), *_code(self.reduce))
 
 
 def _code(function: Any) -> list[bytes]:
@@ -183,15 +182,6 @@ def _code(function: Any) -> list[bytes]:
         with contextlib.suppress(OSError, TypeError):  # no source text
             code.append(inspect.getsource(part).encode())
     return code
-
-
-def _on(network: GEARSNetwork, device: str) -> GEARSNetwork:
-    """The network on a device: itself, or a copy."""
-    import copy
-
-    if str(network.indv_w1.device) == device:
-        return network
-    return copy.deepcopy(network, {id(network.prior): network.prior}).to(device)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,6 +236,7 @@ class Blocks:
         while not self.folder.is_dir() and time.monotonic() < deadline:
             time.sleep(0.1)
         own, everything = range(ranks.rank, len(self.packed), ranks.world_size), range(len(self.packed))
+        # rank 0 helps from the end: the others, who begin at the front, reach those blocks last
         with one_thread():
             for number in (*own, *(reversed(everything) if is_first else ())):
                 if not self.folder.is_dir():  # rank 0 has ended
@@ -264,7 +255,8 @@ class Blocks:
             numbers[future.key] = number
             return future
 
-        with _client(workers.dask) as client:
+        own_client = isinstance(workers.dask, str)  # closed at the end; one of the caller's stays open
+        with cluster(workers.dask) if own_client else contextlib.nullcontext(workers.dask) as client:
             remaining, numbers = iter(missing), dict[str, int]()
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Sending large graph")  # once, and recomputed where a worker dies
@@ -295,13 +287,3 @@ def _compute_packed(work: Work, packed: bytes) -> Arrays:
     """Compute a block in a worker of dask."""
     with one_thread():
         return work(packed)
-
-
-@contextlib.contextmanager
-def _client(dask: Any) -> Iterator[Any]:
-    """The client of a scheduler's address; a client unchanged."""
-    if not isinstance(dask, str):
-        yield dask
-        return
-    with cluster(dask) as client:
-        yield client

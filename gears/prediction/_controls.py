@@ -19,26 +19,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NAME = "controls"
-"""Name of the context, where the caller gives none."""
-
 
 def with_controls(parts: ModelParts, adata: Any, name: str | None = None) -> tuple[ModelParts, str]:
-    """The model with the context of some control cells, and its name.
+    """The model with the context of some control cells (AnnData, in the units of the screen), and its name.
 
-    Parameters
-    ----------
-    adata
-        Control cells (AnnData), in the units of the screen; see :func:`gears.data.checks._controls.control_cells`.
-    name
-        Name of the context; "controls" by default.
-
-    Raises
-    ------
-    ValueError
-        Cells that cannot be used, or a name that the model has.
+    ValueError for cells that cannot be used, or a name that the model has.
     """
-    name = NAME if name is None else name
+    name = "controls" if name is None else name
     contexts = parts.contexts
     if contexts is None:  # what the model was trained on is its only context
         contexts = ModelContexts(("",), (), parts.control_mean_G[None])

@@ -23,18 +23,17 @@ from gears.files._atomic import need_space, new_folder, write_atomically
 from gears.files._paths import check_output
 from gears.files.formats import plain_adata
 from gears.prediction._blocks import IN_THIS_PROCESS, Arrays, Block, Workers, over_blocks
-from gears.prediction._information import source_of_genes, warn_uninformed
-from gears.prediction._stream import ROWS_PER_BLOCK, all_pairs, candidate_genes, warn_of_pairs
-from gears.prediction.predictions import (
-    WIDTHS,
+from gears.prediction._information import (
     Origin,
-    Predictions,
     condition_table,
     gene_table,
     nodes_of,
     provenance,
-    requested_conditions,
+    source_of_genes,
+    warn_uninformed,
 )
+from gears.prediction._stream import ROWS_PER_BLOCK, all_pairs, candidate_genes, requested_conditions, warn_of_pairs
+from gears.prediction.predictions import WIDTHS, Predictions
 
 if TYPE_CHECKING:
     from anndata import AnnData

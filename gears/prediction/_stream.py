@@ -1,37 +1,30 @@
-"""Predict chunk by chunk, into memory, for a user's score, or atomically into an h5ad or zarr file of anndata."""
+"""The one loop that predicts, chunk by chunk, and the conditions and genes that a user requests of a model."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import itertools
+import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from itertools import combinations, islice
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
 import torch
 from scipy import sparse
 
-from gears.conditions import Condition
-from gears.core._messages import shorten
+from gears.conditions import CONTROL_LABEL, Condition
+from gears.core._messages import count, shorten
 from gears.core._numbers import clips, whole_number
+from gears.data.checks._names import model_names
 from gears.distributed._devices import DeviceLike, find_device, plan_devices
-from gears.prediction._information import source_of_genes, warn_uninformed
-from gears.prediction.predictions import (
-    Origin,
-    Predictions,
-    entries_in,
-    in_contexts,
-    listed_order,
-    nodes_of,
-    requested_conditions,
-    requested_genes,
-)
+from gears.graphs._annotation import GeneAnnotation
+from gears.prediction._information import Origin, nodes_of, source_of_genes, warn_uninformed
+from gears.prediction.predictions import Predictions
 
 if TYPE_CHECKING:
     from gears.distributed._gpus import GpuIds
@@ -39,18 +32,15 @@ if TYPE_CHECKING:
     from gears.model.network import GEARSNetwork
     from gears.priors._prior import GenePrior
 
-Score = Callable[[Predictions], Any]
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 MEMORY_MB = 256
 """Memory of a chunk, MiB, where its size is omitted."""
 BYTES_PER_VALUE = 72  # float32 results, float64 expression, change and sd, and copies by a caller
 MOST_PER_CHUNK = 1024
-ARRAY_ATTRIBUTES = {"encoding-type": "array", "encoding-version": "0.2.0"}
-SUFFIXES = (".h5ad", ".zarr")
 ROWS_PER_BLOCK = 64  # rows of a storage chunk: few others are read with a condition
-
-CreateArray = Callable[[str, tuple[int, int], tuple[int, int]], Any]
 
 
 def chunk_size(n_genes: int) -> int:
@@ -78,7 +68,7 @@ def stream(
     remaining = iter(conditions)
 
     def chunks() -> Iterator[tuple[Sequence[Sequence[int]], tuple[tuple[Condition, ...], np.ndarray]]]:
-        while chunk_conditions := tuple(islice(remaining, size)):
+        while chunk_conditions := tuple(itertools.islice(remaining, size)):
             units, nodes, control_mean = in_contexts(chunk_conditions, parts)
             yield nodes, (units, control_mean)
 
@@ -142,12 +132,7 @@ def _outputs(
     network: GEARSNetwork, chunks: Iterable[Chunk[T]], devices: Sequence[str]
 ) -> Iterator[tuple[Sequence[Sequence[int]], T, Outputs]]:
     """Chunks with what the network says of them, in their order; each of `devices` computes one at a time."""
-    places = [torch.device(device) for device in devices] or [network.indv_w1.device]
-    shared = {id(network.prior): network.prior}  # not copied
-    prepared = [
-        (network if place == network.indv_w1.device else copy.deepcopy(network, dict(shared)).to(place)).prepared()
-        for place in places
-    ]
+    prepared = [on_device(network, device).prepared() for device in devices] or [network.prepared()]
     if len(prepared) == 1:
         yield from ((nodes, label, prepared[0](nodes)) for nodes, label in chunks)
         return
@@ -158,11 +143,19 @@ def _outputs(
             chunk = next(remaining, None)
             if chunk is not None:
                 waiting.append((chunk, worker.submit(one, chunk[0])))
+            # the oldest first, so that chunks keep their order and one for each device is in memory
             if waiting and (chunk is None or len(waiting) == len(workers)):
                 (nodes, label), outputs = waiting.popleft()
                 yield nodes, label, outputs.result()
             elif chunk is None:
                 return
+
+
+def on_device(network: GEARSNetwork, device: str) -> GEARSNetwork:
+    """The network where it is on the device, else a copy, which shares the prior."""
+    if network.indv_w1.device == torch.device(device):
+        return network
+    return copy.deepcopy(network, {id(network.prior): network.prior}).to(device)
 
 
 def _predictions(
@@ -225,14 +218,14 @@ def predict_changes(
     In evaluation mode. `chunk` is the number of conditions per forward pass: it bounds memory, not the result.
     """
     slices = [slice(begin, begin + chunk) for begin in range(0, len(nodes), chunk)]
-    found = [changes for _, changes in _changes(network, ((nodes[rows], None) for rows in slices), prior)]
-    if not found:
+    chunks = [changes for _, changes in _changes(network, ((nodes[rows], None) for rows in slices), prior)]
+    if not chunks:
         known = prior if network is None else network
         assert known is not None
         return Changes(np.empty((0, known.n_genes)))
     delta, *others = (
         None if parts[0] is None else parts[0] if parts[0].ndim == 1 else np.concatenate(parts)
-        for parts in zip(*found, strict=True)
+        for parts in zip(*chunks, strict=True)
     )
     assert delta is not None
     return Changes(delta, *others)
@@ -240,7 +233,7 @@ def predict_changes(
 
 def all_pairs(genes: Sequence[str]) -> Iterator[Condition]:
     """Every pair of distinct genes once, in the genes' order."""
-    return (Condition(pair) for pair in combinations(genes, 2))
+    return (Condition(pair) for pair in itertools.combinations(genes, 2))
 
 
 def candidate_genes(parts: ModelParts, genes: Iterable[str] | None) -> list[str]:
@@ -287,3 +280,93 @@ def warn_of_pairs(parts: ModelParts, genes: Sequence[str]) -> None:
 def _numpy(tensor: torch.Tensor) -> np.ndarray:
     """A float64 array with a row per condition."""
     return np.ascontiguousarray(tensor.cpu().numpy(), dtype=np.float64)
+
+
+def requested_conditions(
+    entries: str | Condition | Iterable[str | Sequence[str] | Condition], parts: ModelParts
+) -> tuple[Condition, ...]:
+    """The distinct conditions that a user requests of a model, in order; at least one.
+
+    Genes that the model has under another name get that name, with one log line.
+
+    Raises
+    ------
+    ValueError
+        No condition, an empty one, or a name of two genes of the model.
+    """
+    conditions = [_requested_condition(entry, parts) for entry in entries_in(entries)]
+    if not conditions:
+        msg = "predict got no condition; give at least one, such as [['A', 'B']] or ['A+B', 'A']"
+        raise ValueError(msg)
+    names = _names_in_model((gene for condition in conditions for gene in condition.genes), parts)
+    renamed = (replace(one, genes=tuple(names.get(gene, gene) for gene in one.genes)) for one in conditions)
+    return tuple(dict.fromkeys(renamed))
+
+
+def entries_in(
+    conditions: str | Condition | Iterable[str | Sequence[str] | Condition],
+) -> Iterable[str | Sequence[str] | Condition]:
+    """A user's conditions; what is one condition, or none, is one entry."""
+    is_several = isinstance(conditions, Iterable) and not isinstance(conditions, str | Condition)
+    return conditions if is_several else [conditions]  # type: ignore[list-item, return-value]
+
+
+def listed_order(entries: Iterable[str | Sequence[str] | Condition]) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """:attr:`Predictions.gene_order` of conditions that are given as lists of genes."""
+    lists = (entry for entry in entries if not isinstance(entry, str | Condition))
+    genes = [tuple(gene for gene in entry if gene != CONTROL_LABEL) for entry in lists]
+    return {tuple(sorted(listed)): listed for listed in genes if list(listed) != sorted(listed)}
+
+
+def requested_genes(genes: Iterable[str], parts: ModelParts) -> list[str]:
+    """The distinct genes that a user requests of a model, as :func:`requested_conditions` names them."""
+    genes = list(genes)
+    names = _names_in_model(genes, parts)
+    return list(dict.fromkeys(names.get(gene, gene) for gene in genes))
+
+
+def _names_in_model(genes: Iterable[str], parts: ModelParts) -> dict[str, str]:
+    """Other names of genes in the model (:func:`gears.data.checks._names.model_names`), logged."""
+    genes, screen, nodes = list(genes), set(parts.gene_names), dict.fromkeys(parts.pert_names)
+    if all(gene in screen and gene in nodes for gene in genes):
+        return {}  # no label of the split needs to be read
+    if parts.split is not None:
+        labels = [*itertools.chain(*parts.split.parts.values()), *parts.split.excluded]
+        screen |= {gene for label in labels for gene in Condition.parse(label).genes}
+    names = model_names(genes, screen, nodes.keys(), lambda gene: GeneAnnotation.human().resolve(gene))
+    if names:
+        shown = shorten(f"{old} is {new}" for old, new in names.items())
+        logger.warning("%s under another name in this model: %s", count(len(names), "gene"), shown)
+    return names
+
+
+def _requested_condition(entry: str | Sequence[str] | Condition, parts: ModelParts) -> Condition:
+    """A condition from a user's entry: a label as in the screen, a gene, or a list of genes (not empty)."""
+    if isinstance(entry, Sequence) and len(entry) == 0:
+        msg = "predict got an empty condition; give its genes, such as ['A', 'B'], or 'ctrl' for the control"
+        raise ValueError(msg)
+    return parts.spelling.condition(entry, parts.pert_names)
+
+
+def in_contexts(
+    conditions: Sequence[Condition],
+    parts: ModelParts,
+    context: str | Sequence[str] | None = None,
+    kind: str | None = None,
+) -> tuple[tuple[Condition, ...], list[Sequence[int]], np.ndarray]:
+    """Conditions in the requested contexts, their nodes, and the control mean of each (or of all).
+
+    Raises ValueError for a gene that is no node, or a context or type that the model lacks.
+    """
+    contexts = parts.contexts
+    if contexts is None:
+        if context is not None or kind is not None or any(condition.suffix for condition in conditions):
+            msg = (
+                "this model has one context and one type of perturbation; prepare the screen with context_key= or "
+                "perturbation_type_key= and train on it, or omit context and type"
+            )
+            raise ValueError(msg)
+        return tuple(conditions), list(nodes_of(conditions, parts.pert_names)), parts.control_mean_G
+    units = contexts.placed(conditions, context, kind)
+    sets = contexts.node_sets(units, nodes_of(units, parts.pert_names))
+    return units, list(sets), contexts.control_means(units)

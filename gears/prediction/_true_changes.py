@@ -27,25 +27,14 @@ Components = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class TrueChanges:
-    """What true changes of U conditions may be.
+    """What true changes of U conditions may be."""
 
-    Attributes
-    ----------
-    formula
-        Their distribution; None for a Gaussian.
-    group_U
-        :func:`gears.priors.true_change.group_of` of each condition; negative for the control, which has no change.
-    change_UG, sd_UG
-        Predicted changes and their standard deviations.
-    is_own_UG
-        Which genes are perturbed themselves.
-    """
-
-    formula: TrueChange | None
+    formula: TrueChange | None  # their distribution; None for a Gaussian
     group_U: np.ndarray
-    change_UG: np.ndarray
-    sd_UG: np.ndarray
-    is_own_UG: np.ndarray
+    """:func:`gears.priors.true_change.group_of` of each condition; negative for the control, which has no change."""
+    change_UG: np.ndarray  # predicted changes
+    sd_UG: np.ndarray  # their standard deviations
+    is_own_UG: np.ndarray  # which genes are perturbed themselves
 
     @classmethod
     def of(

@@ -13,8 +13,7 @@ from gears.conditions import Condition, check_one_change
 from gears.core._messages import count, shorten
 from gears.core._numbers import whole_number
 from gears.prediction._information import effective_number, name_of_training, shares_of_weights
-from gears.prediction._stream import predict
-from gears.prediction.predictions import in_contexts, requested_conditions, requested_genes
+from gears.prediction._stream import in_contexts, predict, requested_conditions, requested_genes
 from gears.priors._decomposition import MEAN, MEASURED, OFFSET, SHARED, Decomposition, decompose
 from gears.priors._explain import OWN
 
@@ -109,11 +108,12 @@ def explain(
     one, nodes = _placed(parts, condition)
     columns = _columns(parts, genes)
     predictions = predict(network, parts, [one], warn=False)
+    # parts add up to the prediction before values below 0 are cut; what that adds is a step
     unclipped = predict(network, parts, [one], clip=False, warn=False) if predictions.clip else predictions
-    found = decompose(prior, nodes)
-    steps = _steps(prior, nodes, found, predictions.delta_UG[0], unclipped.delta_UG[0])
+    terms = decompose(prior, nodes)
+    steps = _steps(prior, nodes, terms, predictions.delta_UG[0], unclipped.delta_UG[0])
     prediction_G = predictions.delta_UG[0][columns]
-    table, change_RN = _table(_Names(parts, one), found, steps, prediction_G, columns, n)
+    table, change_RN = _table(parts, one, terms, steps, prediction_G, columns, n)
     names = np.asarray(parts.gene_names)[columns]
     n_effective = effective_number(shares_of_weights(prior, [nodes]))
     return Explanation(
@@ -147,10 +147,10 @@ def _columns(parts: ModelParts, genes: str | Iterable[str] | None) -> np.ndarray
 
 
 def _steps(
-    prior: GenePrior, nodes: Sequence[int], found: Decomposition, change_G: np.ndarray, unclipped_G: np.ndarray
+    prior: GenePrior, nodes: Sequence[int], terms: Decomposition, change_G: np.ndarray, unclipped_G: np.ndarray
 ) -> dict[str, np.ndarray]:
     """The steps of the prior, and what head, network and clipping add."""
-    steps = dict(found.steps)
+    steps = dict(terms.steps)
     without_head_G = prior.without_head([nodes])[0]
     prior_G = prior([nodes])[0]
     more = {HEAD: prior_G - without_head_G, NETWORK: unclipped_G - prior_G, CLIPPED: change_G - unclipped_G}
@@ -158,42 +158,29 @@ def _steps(
     return steps | {name: step_G for name, step_G in more.items() if has[name]}
 
 
-@dataclass(frozen=True)
-class _Names:
-    """Training conditions as the model names them, and what the text calls their parts of one prediction."""
-
-    parts: ModelParts
-    condition: Condition
-
-    def cells(self, row: int) -> float:
-        """Its number of cells."""
-        assert self.parts.prior is not None
-        assert self.parts.prior.basis is not None
-        return float(self.parts.prior.basis.n_C[row])
-
-    def group(self, other: Condition, link: str) -> str:
-        """What the text calls what another condition gives through a link."""
-        if other == self.condition:
-            return "its own measurement"
-        genes, here = set(other.genes), set(self.condition.genes)
-        if link in (OWN, MEASURED):
-            common = "+".join(sorted(genes & here))
-            if len(genes) == 1:
-                text = "measured singles" if len(here) > 1 else f"{common} measured"
-            elif genes <= here:
-                text = "measured pairs of its genes" if genes < here else "the same genes measured"
-            else:
-                text = f"{'pairs' if len(genes) == 2 else 'combinations'} with {common}"
+def _group(condition: Condition, other: Condition, link: str) -> str:
+    """What the text calls what another condition gives to a prediction through a link."""
+    if other == condition:
+        return "its own measurement"
+    genes, here = set(other.genes), set(condition.genes)
+    if link in (OWN, MEASURED):
+        common = "+".join(sorted(genes & here))
+        if len(genes) == 1:
+            text = "measured singles" if len(here) > 1 else f"{common} measured"
+        elif genes <= here:
+            text = "measured pairs of its genes" if genes < here else "the same genes measured"
         else:
-            text = f"genes alike in {link}"
-        pairs = ((other.context, self.condition.context), (other.kind, self.condition.kind))
-        where = [there for there, mine in pairs if there != mine]
-        return " in ".join([text, *where])
+            text = f"{'pairs' if len(genes) == 2 else 'combinations'} with {common}"
+    else:
+        text = f"genes alike in {link}"
+    pairs = ((other.context, condition.context), (other.kind, condition.kind))
+    return " in ".join([text, *(there for there, mine in pairs if there != mine)])
 
 
 def _table(
-    names: _Names,
-    found: Decomposition,
+    parts: ModelParts,
+    condition: Condition,
+    terms: Decomposition,
     steps: dict[str, np.ndarray],
     prediction_G: np.ndarray,
     columns: np.ndarray,
@@ -202,31 +189,36 @@ def _table(
     """Table and changes of an explanation."""
     square = float((prediction_G**2).sum())
     along_G = prediction_G / square if square > 0 else np.zeros_like(prediction_G)
-    change_RG = found.change_RG[:, columns]
-    share_R, weight_R = change_RG @ along_G, found.weight_RG[:, columns] @ (prediction_G * along_G)
+    change_RG = terms.change_RG[:, columns]
+    share_R, weight_R = change_RG @ along_G, terms.weight_RG[:, columns] @ (prediction_G * along_G)
     order = np.argsort(-np.abs(share_R), kind="stable")
-    conditions = {row: name_of_training(names.parts, row) for row in dict.fromkeys(found.rows_R.tolist())}
-    groups = [names.group(conditions[row], link) for row, link in zip(found.rows_R.tolist(), found.links, strict=True)]
+    assert parts.prior is not None
+    assert parts.prior.basis is not None
+    n_C = parts.prior.basis.n_C
+    conditions = {row: name_of_training(parts, row) for row in dict.fromkeys(terms.rows_R.tolist())}
+    groups = [
+        _group(condition, conditions[row], link) for row, link in zip(terms.rows_R.tolist(), terms.links, strict=True)
+    ]
     listed = order[:n].tolist()
-    rows = list(dict.fromkeys(found.rows_R[listed].tolist()))
-    without = dict(zip(rows, (found.without(rows)[:, columns] @ along_G).tolist(), strict=True))
+    rows = list(dict.fromkeys(terms.rows_R[listed].tolist()))
+    without = dict(zip(rows, (terms.without(rows)[:, columns] @ along_G).tolist(), strict=True))
     records: list[tuple[Any, ...]] = []
     changes = [change_RG[listed]]
     for part in listed:
-        row = int(found.rows_R[part])
+        row = int(terms.rows_R[part])
         name, weight, share = conditions[row].name, float(weight_R[part]), float(share_R[part])
         records.append(
-            ("condition", name, found.links[part], groups[part], names.cells(row), weight, share, without[row])
+            ("condition", name, terms.links[part], groups[part], float(n_C[row]), weight, share, without[row])
         )
     others: dict[tuple[str, str], list[int]] = {}
     for part in order[n:].tolist():
-        others.setdefault((groups[part], found.links[part]), []).append(part)
+        others.setdefault((groups[part], terms.links[part]), []).append(part)
     minor = [key for key, of_group in others.items() if abs(share_R[of_group].sum()) < _LEAST_SHARE]
     if len(minor) > 1:
         others[_MINOR, ""] = [part for key in minor for part in others.pop(key)]
     for (group, link), of_group in others.items():
         changes.append(change_RG[of_group].sum(axis=0)[None])
-        name = count(len(set(found.rows_R[of_group].tolist())), "other")
+        name = count(len(set(terms.rows_R[of_group].tolist())), "other")
         weight, share = float(np.nansum(weight_R[of_group])), float(share_R[of_group].sum())
         records.append(("others", name, link, group, np.nan, weight, share, np.nan))
     for name, step_G in steps.items():

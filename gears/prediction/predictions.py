@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import dis
 import itertools
-import logging
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
 from types import FrameType
@@ -22,21 +21,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from gears.conditions import CONTROL_LABEL, Condition, joined_otherwise
-from gears.core._installation import __version__
+from gears.conditions import Condition
 from gears.core._intervals import half_width, sd_factor
-from gears.core._messages import brief, count, shorten, unknown_name
+from gears.core._messages import brief, count, unknown_name
 from gears.core._numbers import is_number, whole_number
-from gears.data.checks._names import model_names
-from gears.data.screen._spelling import Spelling
-from gears.data.splits._split import Split, subgroup_names
 from gears.files.formats import plain_adata
-from gears.graphs._annotation import GeneAnnotation, near_symbols
 from gears.prediction._information import (
     SOURCES,
+    Origin,
+    condition_table,
+    gene_table,
     informed_by,
-    name_of_training,
-    source_of_genes,
+    provenance,
+    sets_of,
     table_of_shares,
     warn_of_few_cells,
     warn_uninformed,
@@ -47,11 +44,6 @@ if TYPE_CHECKING:
     from anndata import AnnData
     from scipy import sparse
 
-    from gears.data.screen._contexts import ModelContexts
-    from gears.model._folder import ModelParts
-    from gears.priors._prior import GenePrior
-
-logger = logging.getLogger(__name__)
 
 Key = str | Condition | Sequence[str]
 VALUES = ("expression", "delta", "sd", "sd_change", "cell_sd")
@@ -60,7 +52,6 @@ CHANGED = 0.1
 
 WIDTHS = "interval_widths"
 """Name of :attr:`Predictions.width_UL` in files."""
-CONTENT = "predicted mean expression"
 _SHOWN = 5  # conditions in a repr
 _MISSING = {
     "sd": 'this model predicts no sd of its mean changes; train one with a prior: train(prior="auto")',
@@ -243,9 +234,7 @@ class Predictions(Mapping[str, np.ndarray]):
         """Log warnings: of genes neither measured nor perturbed in training, and of what rests on few cells."""
         if self.origin is not None:
             warn_uninformed(self.conditions, self.origin.source_of)
-            if self.origin.prior is not None and self.origin.prior.basis is not None:
-                lookups = self.origin.sets_of, self.origin.training_condition
-                warn_of_few_cells(self.origin.prior, self.conditions, *lookups)
+            warn_of_few_cells(self.origin, self.conditions)
 
     @property
     def delta_UG(self) -> np.ndarray:
@@ -258,7 +247,7 @@ class Predictions(Mapping[str, np.ndarray]):
             raise ValueError(_MISSING["sd"])
         change_UG = self.delta_UG if self.cut is None else self.delta_UG + self.cut.toarray()
         prior = None if self.origin is None else self.origin.prior
-        sets = [] if self.origin is None or prior is None else self.origin.sets_of(self.conditions)
+        sets = [] if self.origin is None or prior is None else sets_of(self.origin, self.conditions)
         return TrueChanges.of(prior, sets, change_UG, self.sd, columns)
 
     def p_changed(self, threshold: float = CHANGED) -> pd.DataFrame:
@@ -280,9 +269,7 @@ class Predictions(Mapping[str, np.ndarray]):
         if not is_number(threshold) or threshold <= 0:
             msg = f"threshold is {brief(threshold)}; expected a change of log expression above 0"
             raise ValueError(msg)
-        index = pd.Index([condition.name for condition in self.conditions], name="condition")
-        changed_UG = self.true_changes().changed(threshold)
-        return pd.DataFrame(changed_UG, index=index, columns=pd.Index(self.gene_names, name="gene"))
+        return self._frame(self.true_changes().changed(threshold))
 
     @property
     def changed_UG(self) -> np.ndarray:
@@ -299,9 +286,8 @@ class Predictions(Mapping[str, np.ndarray]):
             ``most_important``, the three largest shares with their conditions. Empty for a model that does not
             explain its predictions (:meth:`gears.GEARS.explain`).
         """
-        index = pd.Index([condition.name for condition in self.conditions], name="condition")
-        table = None if self.origin is None else self.origin.rests_on(self.conditions)
-        return pd.DataFrame(index=index) if table is None else table.set_axis(index)
+        table = None if self.origin is None else table_of_shares(self.origin, self.conditions)
+        return pd.DataFrame(index=self._index) if table is None else table.set_axis(self._index)
 
     def delta(self, key: Key) -> np.ndarray:
         """Predicted change of one condition, (G,)."""
@@ -325,12 +311,18 @@ class Predictions(Mapping[str, np.ndarray]):
         ValueError
             The model predicts no `sd` or `cell_sd`.
         """
-        index = pd.Index([condition.name for condition in self.conditions], name="condition")
-        frame = pd.DataFrame(self._values(values), index=index, columns=pd.Index(self.gene_names, name="gene"))
+        frame = self._frame(self._values(values))
         frame.attrs["uninformed"] = [
-            name for name, source in zip(index, self.informed_by, strict=True) if source == SOURCES[-1]
+            name for name, source in zip(frame.index, self.informed_by, strict=True) if source == SOURCES[-1]
         ]
         return frame
+
+    @property
+    def _index(self) -> pd.Index:
+        return pd.Index([condition.name for condition in self.conditions], name="condition")
+
+    def _frame(self, values_UG: np.ndarray) -> pd.DataFrame:
+        return pd.DataFrame(values_UG, index=self._index, columns=pd.Index(self.gene_names, name="gene"))
 
     def to_adata(self) -> AnnData:
         """Conditions x genes, a copy; see :mod:`gears.prediction.predictions`.
@@ -342,8 +334,8 @@ class Predictions(Mapping[str, np.ndarray]):
             change of more than 0.1, :meth:`p_changed`), ``["cell_sd"]`` and ``["measured"]``;
             ``obsm["interval_widths"]`` the widths of intervals beside a Gaussian's, with ``sd``;
             ``obs`` condition, genes, n_genes, subgroup, trained, informed_by (by the model's split) and those of
-            :meth:`rests_on`; ``var``
-            gene_name, gene_id, control_mean; ``uns["gears"]`` version, dataset, hash of the screen, split.
+            :meth:`rests_on`; ``var`` gene_name, gene_id, control_mean; ``uns["gears"]`` version, dataset, hash of the
+            screen, split.
         """
         layers = {"delta": self.delta_UG}
         spreads = {"sd": self.sd, "sd_change": self.sd_change, "cell_sd": self.cell_sd}
@@ -386,12 +378,8 @@ class Predictions(Mapping[str, np.ndarray]):
         tables = []
         rows = zip(self.conditions, self.delta_UG, self.expression_UG, self.informed_by, strict=True)
         for row, (condition, delta_G, expression_G, source) in enumerate(itertools.islice(rows, n_conditions)):
-            order = np.lexsort((names, -np.abs(delta_G)))[:n]
-            columns = {
-                "condition": condition.name,
-                "gene": names[order],
-                "delta": delta_G[order],
-            }
+            order = np.lexsort((names, -np.abs(delta_G)))[:n]  # by name among equal ones, on any machine alike
+            columns = {"condition": condition.name, "gene": names[order], "delta": delta_G[order]}
             if bounds is not None:
                 columns |= {"low": bounds[0][row, order], "high": bounds[1][row, order]}
             columns |= {"expression": expression_G[order], "informed_by": source}
@@ -455,240 +443,3 @@ def _is_unpacked_into_two(caller: FrameType) -> bool:
 def _warn_of_logvar(depth: int) -> None:
     msg = "logvar has the name cell_sd, the standard deviation of cells: exp(0.5 * logvar); use cell_sd"
     warnings.warn(msg, DeprecationWarning, stacklevel=depth)
-
-
-def in_contexts(
-    conditions: Sequence[Condition],
-    parts: ModelParts,
-    context: str | Sequence[str] | None = None,
-    kind: str | None = None,
-) -> tuple[tuple[Condition, ...], list[Sequence[int]], np.ndarray]:
-    """Conditions in the requested contexts, their nodes, and the control mean of each (or of all).
-
-    Raises ValueError for a gene that is no node, or a context or type that the model lacks.
-    """
-    contexts = parts.contexts
-    if contexts is None:
-        if context is not None or kind is not None or any(condition.suffix for condition in conditions):
-            msg = (
-                "this model has one context and one type of perturbation; prepare the screen with context_key= or "
-                "perturbation_type_key= and train on it, or omit context and type"
-            )
-            raise ValueError(msg)
-        return tuple(conditions), list(nodes_of(conditions, parts.pert_names)), parts.control_mean_G
-    units = contexts.placed(conditions, context, kind)
-    sets = contexts.node_sets(units, nodes_of(units, parts.pert_names))
-    return units, list(sets), contexts.control_means(units)
-
-
-def sets_of(model: ModelParts | Origin, conditions: Sequence[Condition]) -> Sequence[Sequence[int]]:
-    """Nodes of conditions, with context and type where a model has several settings."""
-    nodes, contexts = nodes_of(conditions, model.pert_names), model.contexts
-    if contexts is None or max(len(contexts.contexts), len(contexts.kinds)) <= 1:
-        return nodes
-    return contexts.node_sets(conditions, nodes)
-
-
-def nodes_of(conditions: Sequence[Condition], pert_names: Sequence[str]) -> list[list[int]]:
-    """Perturbation-graph nodes of conditions; raises for a gene that is no node, with similar names."""
-    index = {name: node for node, name in enumerate(pert_names)}
-    unknown = sorted({gene for condition in conditions for gene in condition.genes if gene not in index})
-    if unknown:
-        hints = [f"{gene} ({_hint(gene, pert_names, index)})" for gene in unknown[:5]]
-        msg = (
-            f"{count(len(unknown), 'gene is', 'genes are')} not among the {len(index)} of the perturbation graph: "
-            f"{'; '.join(hints)}; see pert_list for what can be predicted"
-        )
-        raise ValueError(msg)
-    return [[index[gene] for gene in condition.genes] for condition in conditions]
-
-
-def _hint(name: str, pert_names: Sequence[str], index: Mapping[str, int]) -> str:
-    """What a user may mean by a name that is no node."""
-    joined = joined_otherwise(name, index)
-    if joined is not None:
-        return f"did you mean {joined.name!r}?"
-    if name in GeneAnnotation.human().ambiguous:
-        return "a name of several genes: give the symbol of the one that is meant"
-    return f"near: {', '.join(near_symbols(name, pert_names)) or 'none'}"
-
-
-def requested_conditions(
-    entries: str | Condition | Iterable[str | Sequence[str] | Condition], parts: ModelParts
-) -> tuple[Condition, ...]:
-    """The distinct conditions that a user requests of a model, in order; at least one.
-
-    Genes that the model has under another name get that name, with one log line.
-
-    Raises
-    ------
-    ValueError
-        No condition, an empty one, or a name of two genes of the model.
-    """
-    conditions = [_requested_condition(entry, parts) for entry in entries_in(entries)]
-    if not conditions:
-        msg = "predict got no condition; give at least one, such as [['A', 'B']] or ['A+B', 'A']"
-        raise ValueError(msg)
-    names = _names_in_model((gene for condition in conditions for gene in condition.genes), parts)
-    renamed = (replace(one, genes=tuple(names.get(gene, gene) for gene in one.genes)) for one in conditions)
-    return tuple(dict.fromkeys(renamed))
-
-
-def entries_in(
-    conditions: str | Condition | Iterable[str | Sequence[str] | Condition],
-) -> Iterable[str | Sequence[str] | Condition]:
-    """A user's conditions; what is one condition, or none, is one entry."""
-    is_several = isinstance(conditions, Iterable) and not isinstance(conditions, str | Condition)
-    return conditions if is_several else [conditions]  # type: ignore[list-item, return-value]
-
-
-def listed_order(entries: Iterable[str | Sequence[str] | Condition]) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """:attr:`Predictions.gene_order` of conditions that are given as lists of genes."""
-    lists = (entry for entry in entries if not isinstance(entry, str | Condition))
-    genes = [tuple(gene for gene in entry if gene != CONTROL_LABEL) for entry in lists]
-    return {tuple(sorted(listed)): listed for listed in genes if list(listed) != sorted(listed)}
-
-
-def requested_genes(genes: Iterable[str], parts: ModelParts) -> list[str]:
-    """The distinct genes that a user requests of a model, as :func:`requested_conditions` names them."""
-    genes = list(genes)
-    names = _names_in_model(genes, parts)
-    return list(dict.fromkeys(names.get(gene, gene) for gene in genes))
-
-
-def _names_in_model(genes: Iterable[str], parts: ModelParts) -> dict[str, str]:
-    """Other names of genes in the model (:func:`gears.data.checks._names.model_names`), logged."""
-    genes, screen, nodes = list(genes), set(parts.gene_names), dict.fromkeys(parts.pert_names)
-    if all(gene in screen and gene in nodes for gene in genes):
-        return {}  # no label of the split needs to be read
-    if parts.split is not None:
-        labels = [*itertools.chain(*parts.split.parts.values()), *parts.split.excluded]
-        screen |= {gene for label in labels for gene in Condition.parse(label).genes}
-    names = model_names(genes, screen, nodes.keys(), lambda gene: GeneAnnotation.human().resolve(gene))
-    if names:
-        shown = shorten(f"{old} is {new}" for old, new in names.items())
-        logger.warning("%s under another name in this model: %s", count(len(names), "gene"), shown)
-    return names
-
-
-def _requested_condition(entry: str | Sequence[str] | Condition, parts: ModelParts) -> Condition:
-    """A condition from a user's entry: a label as in the screen, a gene, or a list of genes (not empty)."""
-    if isinstance(entry, Sequence) and len(entry) == 0:
-        msg = "predict got an empty condition; give its genes, such as ['A', 'B'], or 'ctrl' for the control"
-        raise ValueError(msg)
-    return parts.spelling.condition(entry, parts.pert_names)
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The model and the screen that predictions come from.
-
-    Attributes
-    ----------
-    gene_ids
-        Ids of the G genes: the index of the screen's ``var``.
-    fitted_to
-        Conditions that the model was fitted to, with the control; None for a model without a split.
-    source_of
-        What is known of each gene that can be perturbed, one of
-        :data:`gears.prediction._information.SOURCES`; empty for a model without a split.
-    provenance
-        Facts about the screen: dataset, hash.
-    split
-        The model's split.
-    spelling
-        How the screen's own labels were written.
-    prior, pert_names, contexts
-        Those of the model, which say how probable changes are and what predictions rest on.
-    """
-
-    gene_ids: tuple[str, ...]
-    fitted_to: frozenset[Condition] | None = None
-    source_of: Mapping[str, str] = field(default_factory=dict)
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    split: Split | None = None
-    spelling: Spelling = field(default_factory=Spelling)
-    prior: GenePrior | None = field(default=None, repr=False)
-    pert_names: tuple[str, ...] = field(default=(), repr=False)
-    contexts: ModelContexts | None = field(default=None, repr=False)
-
-    @classmethod
-    def of(cls, parts: ModelParts) -> Origin:
-        """The origin of a model's predictions."""
-        fitted = None
-        if parts.split is not None:
-            controls = (condition for condition in parts.training_conditions() if condition.is_control)
-            fitted = frozenset([*parts.fitted_conditions(), *controls])
-        facts = (parts.gene_ids, fitted, source_of_genes(parts), parts.provenance, parts.split, parts.spelling)
-        return cls(*facts, parts.prior, parts.pert_names, parts.contexts)
-
-    def sets_of(self, conditions: Sequence[Condition]) -> Sequence[Sequence[int]]:
-        """Nodes of conditions, with context and type where the model has several settings."""
-        return sets_of(self, conditions)
-
-    def rests_on(self, conditions: Sequence[Condition]) -> pd.DataFrame | None:
-        """The table of :meth:`Predictions.rests_on`; None for a model that does not keep its training conditions."""
-        if self.prior is None or self.prior.basis is None:
-            return None
-        return table_of_shares(self.prior, conditions, self.sets_of, self.training_condition)
-
-    def training_condition(self, row: int) -> Condition:
-        """The training condition of a row of the prior, as the model names it."""
-        return name_of_training(self, row)
-
-    @property
-    def description(self) -> dict[str, Any]:
-        """Plain values for ``uns``: dataset, hash of the screen, split."""
-        facts, split = dict(self.provenance), self.split
-        if split is not None:
-            facts |= {"split": split.name, "split_seed": split.seed, "split_hash": split.hash}
-        return {name: value for name, value in facts.items() if isinstance(value, str | int | float)}
-
-
-def condition_table(conditions: Sequence[Condition], origin: Origin | None) -> pd.DataFrame:
-    """One row per condition: ``condition``, ``genes`` (joined by ","), ``n_genes``, ``subgroup``, ``trained``,
-    ``informed_by``, ``n_effective``, ``most_important``.
-
-    ``subgroup`` counts the genes that are perturbed in the conditions that the model was fitted to ("combo_seen1",
-    "unseen_single", "ctrl"), ``trained`` is whether the condition is one of these, ``informed_by`` what is known of
-    its least known gene (:data:`gears.prediction._information.SOURCES`), the last two are those of
-    :meth:`Predictions.rests_on`; they are omitted where these conditions are
-    unknown.
-    """
-    names = [condition.name for condition in conditions]
-    table = pd.DataFrame(
-        {
-            "condition": names,
-            "genes": [",".join(condition.genes) for condition in conditions],
-            "n_genes": [len(condition) for condition in conditions],
-        },
-        index=pd.Index(names),
-    )
-    if any(condition.suffix for condition in conditions):
-        table["context"] = [condition.context for condition in conditions]
-        table["perturbation_type"] = [condition.kind for condition in conditions]
-    if origin is not None and origin.fitted_to is not None:
-        table["subgroup"] = subgroup_names(conditions, origin.fitted_to)
-        table["trained"] = [condition in origin.fitted_to for condition in conditions]
-        table["informed_by"] = informed_by(conditions, origin.source_of)
-        shares = origin.rests_on(conditions)
-        if shares is not None:
-            table[shares.columns] = shares.to_numpy()
-            table["n_effective"] = table["n_effective"].astype(float)
-    return table
-
-
-def gene_table(gene_names: Sequence[str], control_mean_G: np.ndarray | None, origin: Origin | None) -> pd.DataFrame:
-    """One row per gene: ``gene_name``, ``gene_id`` (where known), ``control_mean`` (where it is one for all)."""
-    table = pd.DataFrame({"gene_name": list(gene_names)}, index=pd.Index(list(gene_names)))
-    if origin is not None:
-        table["gene_id"] = list(origin.gene_ids)
-    if control_mean_G is not None:
-        table["control_mean"] = np.array(control_mean_G, dtype=np.float64)
-    return table
-
-
-def provenance(clip: bool, origin: Origin | None) -> dict[str, Any]:
-    """Content of ``uns["gears"]``: plain values that h5ad and zarr can store."""
-    description = {} if origin is None else origin.description
-    return {"content": CONTENT, "clip": clip, "version": __version__, **description}

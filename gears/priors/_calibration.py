@@ -60,8 +60,13 @@ class LeftOut:
     held_C: np.ndarray  # share of the error of its context's control mean that the prediction holds
 
 
-def fit_uncertainty(found: LeftOut, covariance: ConditionCovariance, posterior: Posterior | None) -> Uncertainty:
-    """The uncertainty of a prior with this posterior variance (None: of the mean alone)."""
+def fit_uncertainty(
+    found: LeftOut, covariance: ConditionCovariance, posterior: Posterior | None, *, tells_changes: bool = True
+) -> Uncertainty:
+    """The uncertainty of a prior with this posterior variance (None: of the mean alone).
+
+    `tells_changes`: with the distribution of true changes, which costs as much as all else.
+    """
     data, genes = found.data, covariance.overall.genes
     size, left_out_C = fit_size(*_log_sizes(data), data.sets, genes)
     errors = _Errors.of(found)
@@ -78,7 +83,7 @@ def fit_uncertainty(found: LeftOut, covariance: ConditionCovariance, posterior: 
         factor_R = setting_S[data.setting_C[errors.rows]]
         variance_R, base_RT = variance_R * factor_R, base_RT * factor_R[:, None]
     target = _target_error(found, errors, variance_R, gene_G, share)
-    true_change = _true_change(found, errors, variance_R, gene_G, share)
+    true_change = _true_change(found, errors, variance_R, gene_G, share) if tells_changes else None
     return Uncertainty(
         covariance, posterior, gene_G, share, size, exponents, errors.least, target, true_change,
         data.control_variance(), _share_held(data.delta_CG.mean(axis=0), found.change_CG.mean(axis=0)),

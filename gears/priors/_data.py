@@ -36,53 +36,26 @@ def errors_at_slopes(
 
 @dataclass(frozen=True)
 class PriorData:
-    """What the prior is fitted to: the training conditions, without the control.
-
-    Attributes
-    ----------
-    sets
-        Perturbation-graph nodes of each of the C conditions, with context and type where the screen has several
-        (:class:`gears.conditions.NodeSet`).
-    delta_CG
-        Their mean expression minus the control mean of their setting, float64.
-    variance_G
-        Variance of a cell's expression within a condition, pooled.
-    n_C
-        Cells of each condition.
-    control_mean_SG
-        Control mean of each setting; (G,) for one.
-    column_P
-        Column of each node among the measured genes, -1 where it is not measured.
-    further
-        More similarities by name, to the same trained nodes.
-    effects
-        Effects of other screens by the name of their similarity.
-    n_control
-        Control cells, of each setting (S,) where there are several; infinite where their mean is exact.
-    groups
-        Conditions of the same number are held out together; None where each is by itself.
-    n_kinds
-        Types of perturbation; settings are numbered ``context x n_kinds + kind``.
-    sign_K
-        Sign that the changes of each type are expected to have.
-    is_measured_SG
-        Which genes each setting measures; None where all measure all.
-    """
+    """What the prior is fitted to: the training conditions, without the control."""
 
     sets: tuple[tuple[int, ...], ...]
-    delta_CG: np.ndarray
-    variance_G: np.ndarray
-    n_C: np.ndarray
-    control_mean_SG: np.ndarray
-    column_P: np.ndarray
+    """Perturbation-graph nodes of each of the C conditions, with context and type where the screen has several
+    (:class:`gears.conditions.NodeSet`)."""
+    delta_CG: np.ndarray  # their mean expression minus the control mean of their setting, float64
+    variance_G: np.ndarray  # variance of a cell's expression within a condition, pooled
+    n_C: np.ndarray  # cells of each condition
+    control_mean_SG: np.ndarray  # control mean of each setting; (G,) for one
+    column_P: np.ndarray  # column of each node among the measured genes, -1 where it is not measured
     genes: GeneSimilarity
-    further: Mapping[str, Similarity] = field(default_factory=dict)
-    effects: Mapping[str, NodeEffects] = field(default_factory=dict)
+    further: Mapping[str, Similarity] = field(default_factory=dict)  # more similarities, to the same trained nodes
+    effects: Mapping[str, NodeEffects] = field(default_factory=dict)  # of other screens, by their similarity's name
     n_control: float | np.ndarray = math.inf
+    """Control cells, of each setting (S,) where there are several; infinite where their mean is exact."""
     groups: np.ndarray | None = None
-    n_kinds: int = 1
-    sign_K: tuple[float, ...] = (1.0,)
-    is_measured_SG: np.ndarray | None = None
+    """Conditions of the same number are held out together; None where each is by itself."""
+    n_kinds: int = 1  # types of perturbation; settings are numbered ``context x n_kinds + kind``
+    sign_K: tuple[float, ...] = (1.0,)  # sign that the changes of each type are expected to have
+    is_measured_SG: np.ndarray | None = None  # which genes each setting measures; None where all measure all
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "control_mean_SG", np.atleast_2d(self.control_mean_SG))

@@ -37,24 +37,13 @@ class Single:
 
 @dataclass(frozen=True)
 class Decomposition:
-    """Parts of the prior's prediction of one condition, without its head, for all genes.
+    """Parts of the prior's prediction of one condition, without its head, for all genes."""
 
-    Attributes
-    ----------
-    rows_R, links
-        The training condition of each part, and what links it: ``own``, the name of a similarity, or ``measured``.
-    weight_RG, change_RG
-        Weight of its measured change in the prediction before factor and slope (NaN where there is none), and what it
-        adds to the prediction before these by what it shows beyond the mean of the conditions of its setting.
-    steps
-        What the steps of :data:`STEPS` add, (G,) each.
-    """
-
-    rows_R: np.ndarray
-    links: tuple[str, ...]
-    weight_RG: np.ndarray
-    change_RG: np.ndarray
-    steps: dict[str, np.ndarray]
+    rows_R: np.ndarray  # the training condition of each part
+    links: tuple[str, ...]  # what links it: "own", the name of a similarity, or "measured"
+    weight_RG: np.ndarray  # weight of its measured change before factor and slope; NaN where there is none
+    change_RG: np.ndarray  # what it adds before these by what it shows beyond the mean of its setting's conditions
+    steps: dict[str, np.ndarray]  # what the steps of STEPS add, (G,) each
     _basis: Basis
     _function: Functional | None  # None where the mean of the training conditions is predicted
     _mean_function: Functional | None  # of the share of the mean beside it; None for a mean of one setting
@@ -72,24 +61,24 @@ class Decomposition:
         """
         basis, own = self._basis, self._own_row
         others = np.array([row for row in rows if row != own], dtype=np.int64)
-        places = others - ((own >= 0) & (others > own))
-        change_RG = self._removed(self._function, places)
+        rows_of_basis = others - ((own >= 0) & (others > own))  # it holds the others alone
+        change_RG = self._removed(self._function, rows_of_basis)
         for single in self._singles:
-            of_single_RG = single.share * single.scale_G * basis.removed(single.function, places)
+            of_single_RG = single.share * single.scale_G * basis.removed(single.function, rows_of_basis)
             of_single_RG[others == single.row] = single.beyond_G
             change_RG -= of_single_RG
         change_RG = self._factor_G * change_RG
         if self._mean_factor_G.any():
-            change_RG += self._mean_factor_G * self._removed(self._mean_function, places)
-        found = dict(zip(others.tolist(), change_RG, strict=True)) | {own: self._own_removed_G}
-        return np.array([found[row] for row in rows]).reshape(len(rows), -1)
+            change_RG += self._mean_factor_G * self._removed(self._mean_function, rows_of_basis)
+        change_of = dict(zip(others.tolist(), change_RG, strict=True)) | {own: self._own_removed_G}
+        return np.array([change_of[row] for row in rows]).reshape(len(rows), -1)
 
-    def _removed(self, function: Functional | None, places: np.ndarray) -> np.ndarray:
+    def _removed(self, function: Functional | None, rows_of_basis: np.ndarray) -> np.ndarray:
         """Change of a linear function, or of the mean of one setting, without each of some conditions, (R, G)."""
         if function is not None:
-            return self._scale_G * self._basis.removed(function, places)
+            return self._scale_G * self._basis.removed(function, rows_of_basis)
         rest_CG = self._basis.rest_CG
-        return np.asarray((rest_CG.mean(axis=0) - rest_CG[places]) / max(1, len(rest_CG) - 1))
+        return np.asarray((rest_CG.mean(axis=0) - rest_CG[rows_of_basis]) / max(1, len(rest_CG) - 1))
 
 
 @dataclass
@@ -139,6 +128,7 @@ def decompose(prior: GenePrior, nodes: Sequence[int]) -> Decomposition:
     own, kind = int(prior.measured.rows([nodes])[0]), int(prior.kinds_of([nodes])[0])
     basis, kept = prior.basis, np.arange(len(prior.basis.sets))
     if own >= 0:
+        # a measured condition is predicted from the others first, then mixed with its own measurement
         basis, kept = basis.without(own), np.delete(kept, own)
         n_known = prior.genes.among(basis.sets).members([nodes]).getnnz(axis=1)
         kind = int(kinds_of_sets(n_known, np.array([float(len(nodes))]))[0])
@@ -248,10 +238,8 @@ def _singles(prior: GenePrior, nodes: Sequence[int]) -> tuple[Single, ...]:
     assert basis is not None
     assert measured is not None
     setting, known = int(prior._settings_of([nodes])[0]), np.intersect1d(nodes, prior.genes.trained_T)
-    found: list[Single] = []
-    share_S = np.eye(setting + 1)[setting]
-    if prior.within and prior.uncertainty is not None:
-        share_S = prior.uncertainty.covariance.carried_SS[setting]
+    singles: list[Single] = []
+    share_S = prior._taken_by(setting)
     for other in np.flatnonzero(share_S).tolist():
         for single in singles_in(other, known, prior.n_kinds):
             row = int(measured.rows([single])[0])
@@ -262,8 +250,8 @@ def _singles(prior: GenePrior, nodes: Sequence[int]) -> tuple[Single, ...]:
             function = basis.level.plus(Functional(np.sum(links, axis=0), np.zeros(len(basis.sets))))
             scale_G = np.broadcast_to(prior.scale_S[other], expected_G.shape)
             beyond_G = measured.change_CG[row] - expected_G
-            found.append(Single(row, float(share_S[other]), beyond_G, function, scale_G))
-    return tuple(found)
+            singles.append(Single(row, float(share_S[other]), beyond_G, function, scale_G))
+    return tuple(singles)
 
 
 def _kept(change_G: np.ndarray, others_G: np.ndarray, measured_G: np.ndarray) -> np.ndarray:

@@ -21,37 +21,18 @@ _SD = "sd_"
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """What a prior says of settings without training conditions.
+    """What a prior says of settings without training conditions."""
 
-    Attributes
-    ----------
-    carry
-        Factor on the mean of what the settings of its type have of their own.
-    share_K
-        Change of a perturbed gene itself by each type, as a share of its control mean.
-    scale_K
-        Factor on the effects of each type.
-    variance_G
-        Variance of a cell.
-    slope_K, mean_share_K
-        By kind of condition, as in :class:`gears.priors.GenePrior`.
-    has_head
-        Whether the head was trained on contexts that were held out; else it is not used here.
-    sensitivity
-        How far genes can change; None where that does not depend on the setting.
-    uncertainty
-        Standard deviations; None where they are not known.
-    """
-
-    carry: float
-    share_K: np.ndarray
-    scale_K: np.ndarray
-    variance_G: np.ndarray
+    carry: float  # factor on the mean of what the settings of its type have of their own
+    share_K: np.ndarray  # change of a perturbed gene itself by each type, as a share of its control mean
+    scale_K: np.ndarray  # factor on the effects of each type
+    variance_G: np.ndarray  # variance of a cell
+    # slope_K, mean_share_K: by kind of condition, as in GenePrior
     slope_K: np.ndarray
     mean_share_K: np.ndarray
-    has_head: bool = True
-    sensitivity: Sensitivity | None = None
-    uncertainty: Uncertainty | None = None
+    has_head: bool = True  # whether the head was trained on contexts that were held out; else it is not used here
+    sensitivity: Sensitivity | None = None  # how far genes can change; None where it is the same in all settings
+    uncertainty: Uncertainty | None = None  # standard deviations; None where they are not known
 
     def arrays(self, known: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Everything as arrays for a file, without those of the standard deviations that are `known` as they are."""

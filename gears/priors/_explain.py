@@ -28,7 +28,7 @@ from functools import cached_property
 import numpy as np
 from scipy import sparse
 
-from gears.files._mapped import check_compressed
+from gears.files._mapped import compressed_arrays, compressed_of
 from gears.priors._kernels import NAMES, AdditiveCovariance, settings_of, sizes_of, specific_covariance
 from gears.priors._posterior import ConditionCovariance
 from gears.priors._regression import STRENGTHS, Spectrum
@@ -36,7 +36,6 @@ from gears.priors._regression import STRENGTHS, Spectrum
 Sets = Sequence[Sequence[int]]
 OWN = NAMES[2]
 _TABLES = ("rest", "noise_C", "noise_G", "n_C", "share", "weights")
-_CSR = ("data", "indices", "indptr")
 
 
 @dataclass(frozen=True)
@@ -55,42 +54,24 @@ class Functional:
 
 @dataclass(frozen=True, eq=False)
 class Basis:
-    """What the prior's regression was made from: enough to say which conditions a prediction rests on.
+    """What the prior's regression was made from: enough to say which conditions a prediction rests on."""
 
-    Attributes
-    ----------
-    covariance
-        Covariance of any condition with the training conditions.
-    sets
-        Perturbation-graph nodes of each of the C conditions.
-    rest_CG
-        Their changes without those of perturbed genes themselves, by the factor of their setting, float32.
-    noise_C, noise_G
-        The sampling variance of each condition and gene is the product of these.
-    n_C
-        Cells of each condition.
-    share_MG
-        Posterior weight of each strength for each gene.
-    names, weight_2K
-        Similarities of genes that have a weight, the largest first, and their variances over all conditions and within
-        settings.
-    tables
-        Similarity of all nodes to the trained ones by each of these but the first, which is the rest of their mean.
-    is_level_halved
-        Whether half of the level counts once for each perturbed gene (:meth:`gears.priors._prior.Effects.of`).
-    """
-
-    covariance: ConditionCovariance
-    sets: tuple[tuple[int, ...], ...]
-    rest_CG: np.ndarray
+    covariance: ConditionCovariance  # of any condition with the training conditions
+    sets: tuple[tuple[int, ...], ...]  # perturbation-graph nodes of each of the C conditions
+    rest_CG: np.ndarray  # their changes without those of perturbed genes, by the factor of their setting, float32
+    # noise_C, noise_G: the sampling variance of each condition and gene is the product of these
     noise_C: np.ndarray
     noise_G: np.ndarray
-    n_C: np.ndarray
-    share_MG: np.ndarray
+    n_C: np.ndarray  # cells of each condition
+    share_MG: np.ndarray  # posterior weight of each strength for each gene
+    # names, weight_2K: similarities of genes that have a weight, the largest first, and their variances over all
+    # conditions and within settings
     names: tuple[str, ...]
     weight_2K: np.ndarray
     tables: Mapping[str, sparse.csr_matrix]
+    """Similarity of all nodes to the trained ones by each of `names` but the first, which is the rest of their mean."""
     is_level_halved: bool = False
+    """Whether half of the level counts once for each perturbed gene (:meth:`gears.priors._prior.Effects.of`)."""
 
     def without(self, row: int) -> Basis:
         """The same without a condition."""
@@ -236,8 +217,7 @@ class Basis:
             "names": np.array(self.names), "halved": np.array(self.is_level_halved),
         }  # fmt: skip
         for number, name in enumerate(self.names[1:]):
-            table = self.tables[name].astype(np.float32)
-            arrays |= {f"table{number}_{part}": getattr(table, part) for part in _CSR}
+            arrays |= compressed_arrays(f"table{number}_", self.tables[name].astype(np.float32))
         return arrays
 
     @classmethod
@@ -251,10 +231,10 @@ class Basis:
             msg = f"the prior's tables of measured changes disagree: {sorted(shapes)}, {len(sets)} conditions"
             raise ValueError(msg)
         names = tuple(map(str, arrays["names"].tolist()))
-        tables, shape = {}, covariance.overall.genes.similar_PT.shape
-        for number, name in enumerate(names[1:]):
-            triple = tuple(arrays[f"table{number}_{part}"] for part in _CSR)
-            tables[name] = sparse.csr_matrix(triple, shape=shape)
-            check_compressed("the prior's table of similarities", tables[name])
+        shape = covariance.overall.genes.similar_PT.shape
+        tables = {
+            name: compressed_of("the prior's table of similarities", arrays, f"table{number}_", shape)
+            for number, name in enumerate(names[1:])
+        }
         halved = bool(arrays["halved"])
         return cls(covariance, sets, rest_CG, noise_C, noise_G, n_C, share_MG, names, weight_2K, tables, halved)

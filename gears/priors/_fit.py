@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,13 +16,14 @@ from gears.graphs._similarities import PriorInputs
 from gears.priors._calibration import LeftOut, fit_uncertainty
 from gears.priors._data import Criterion, PriorData, errors_at_slopes
 from gears.priors._elsewhere import OWN_SHARE, Elsewhere
+from gears.priors._evidence import EvidenceWeights
 from gears.priors._kernels import KINDS, N_KINDS, NEW_KINDS, NEW_ONE, NEW_SEVERAL, kinds_of_sets, sizes_of, target_cells
 from gears.priors._magnitude import fit_magnitude
 from gears.priors._measured import Measured
 from gears.priors._new_settings import filled
 from gears.priors._other_screens import fit_residual, with_effects
 from gears.priors._prior import Effects, GenePrior, slopes_of_targets
-from gears.priors._process import Process, Regression, levels
+from gears.priors._process import WITHIN, Process, Regression, levels
 from gears.priors._unmeasured import filled_in, with_errors
 
 if TYPE_CHECKING:
@@ -55,7 +56,41 @@ class FittedPrior:
     inputs: PriorInputs = field(default_factory=PriorInputs)
 
 
-def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None = None) -> FittedPrior:
+@dataclass(frozen=True)
+class Inherited:
+    """What priors of some of the conditions take over from the prior of all: weights, and the candidate of these.
+
+    Slopes, factors and everything else are fitted to their own conditions. So inner folds cost a third of fits of their
+    own; the few numbers that they take over tell next to nothing of the conditions that they predict.
+    """
+
+    weights: EvidenceWeights
+    is_cut: bool
+    has_factor: bool
+    is_level_shrunk: bool
+
+    @classmethod
+    def from_report(cls, report: Mapping[str, Any]) -> Inherited | None:
+        """From :attr:`GenePrior.report`; None for a prior that is the mean alone."""
+        if "weights" not in report:
+            return None
+        within = {WITHIN + name: weight for name, weight in report.get("weights_within_settings", {}).items()}
+        unexplained = (report["unexplained"], report["unexplained_several_genes"])
+        weights = EvidenceWeights({**report["weights"], **within}, report["noise"], *unexplained)
+        return cls(weights, report["cut"], report["factor"], report["shrunk_level"])
+
+    def candidates(self, data: PriorData, rest_CG: np.ndarray, target_SG: np.ndarray) -> list[_Candidate]:
+        """The candidate, of these conditions; without a factor where they are too few for one."""
+        if self.is_cut:
+            rest_CG = _cut(data, rest_CG)
+        process = Process.of(data, rest_CG, self.weights)
+        regressions = process.regressions(is_level_shrunk=self.is_level_shrunk)
+        return _with_factor(_candidates(regressions, rest_CG, target_SG), wanted=self.has_factor)
+
+
+def fit_prior(
+    data: PriorData, criterion: Criterion, judged: np.ndarray | None = None, inherited: Inherited | None = None
+) -> FittedPrior:
     """Fit by evidence, then choose regression, factor and slope by predictions of held-out conditions.
 
     Parameters
@@ -66,6 +101,8 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
         whether the mean alone is better, and the slope.
     judged
         Rows of the conditions whose predictions `criterion` takes; all by default.
+    inherited
+        What is taken over from a prior of more conditions; such a prior predicts changes, not how probable they are.
     """
     share_K = _shares_of_targets(data)
     target_SG = data.control_mean_SG * np.resize(share_K, data.n_settings)[:, None]
@@ -77,15 +114,15 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
     if len(data.sets) < 2 or not rest_CG.any():  # nothing tells what conditions share from what is their own
         return _mean_only(data, target_SG, share_K)
     data = with_effects(data, lambda some, rows: Process.of(some, rest_CG[rows]).overall)
-    process, *released = Process.tried(data, rest_CG)
-    further = [one for other in released for one in _candidates(other, rest_CG, target_SG, CANDIDATE_MARGIN)]
-    if (cut_CG := _without_huge(data, rest_CG)) is not None:
-        further += _candidates(Process.of(data, cut_CG), cut_CG, target_SG, CUT_MARGIN)
-    found = _Chosen.of(process, target_SG, targets, criterion, judged, further=further)
+    if inherited is None:
+        candidates = list(_all_candidates(data, rest_CG, target_SG))
+    else:
+        candidates = inherited.candidates(data, rest_CG, target_SG)
+    found = _Chosen.of(candidates, targets, criterion, judged)
     of_others, left_out_CG, effects_report = fit_residual(
         data, found.left_out_CG, found.choice.kind_C, criterion, np.arange(len(data.sets)) if judged is None else judged
     )
-    found = dataclasses.replace(found, left_out_CG=left_out_CG)
+    found = dataclasses.replace(found, left_out_CG=left_out_CG, tells_changes=inherited is None)
     candidate, choice = found.candidate, found.choice
     certainty = candidate.regression.certainty()
     uncertainty = found.uncertainty(targets, certainty)
@@ -95,7 +132,7 @@ def fit_prior(data: PriorData, criterion: Criterion, judged: np.ndarray | None =
         "conditions": len(data.sets),
         "settings": len(np.unique(data.setting_C)),
         **candidate.regression.process.report(),
-        "cut": candidate.regression.process.rest_CG is cut_CG,
+        "cut": candidate.is_cut,
         "factor": candidate.prior.magnitude is not None,
         "shrunk_level": candidate.regression.is_level_shrunk,
         "carried": elsewhere.carry,
@@ -137,7 +174,10 @@ def _elsewhere(
         own = dataclasses.replace(uncertainty, covariance=covariance)
     elif not data.holds_settings_out:
         process = dataclasses.replace(process, data=dataclasses.replace(data, groups=data.context_C))
-        here = _Chosen.of(process, found.candidate.prior.target_SG, targets, criterion, judged, like=found.candidate)
+        rest_CG = data.delta_CG - targets.toarray()
+        every = _candidates(process.regressions(), rest_CG, found.candidate.prior.target_SG)
+        candidates = _with_factor(every, wanted=found.candidate.factor_C is not None)
+        here = _Chosen.of(candidates, targets, criterion, judged, tells_changes=found.tells_changes)
         own = here.uncertainty(targets, (uncertainty.covariance, uncertainty.posterior))
     return Elsewhere(
         here.candidate.regression.carry, share_K, process.scale_K, data.variance_G, here.choice.slope_K,
@@ -166,6 +206,7 @@ class _Candidate:
     regression: Regression
     factor_C: np.ndarray | None = None
     margin: float = 0.0  # that the criterion must gain before it is taken
+    is_cut: bool = False  # whether it is fitted to changes of which the largest are cut
 
     def left_out(self, rows: np.ndarray) -> np.ndarray:
         """Predictions of some conditions from the others, without targets."""
@@ -173,37 +214,53 @@ class _Candidate:
         return summed_RG if self.factor_C is None else summed_RG * self.factor_C[rows][:, None]
 
 
+def _all_candidates(data: PriorData, rest_CG: np.ndarray, target_SG: np.ndarray) -> Iterator[_Candidate]:
+    """Priors by the evidence, then with a similarity that it holds back, then without single huge changes."""
+    process, *released = Process.tried(data, rest_CG)
+    yield from _candidates(process.regressions(), rest_CG, target_SG)
+    for other in released:
+        yield from _candidates(other.regressions(), rest_CG, target_SG, margin=CANDIDATE_MARGIN)
+    if data.n_settings == 1:
+        cut_CG = _cut(data, rest_CG)
+        if (cut_CG != rest_CG).mean() > _LEAST_CUT:
+            regressions = Process.of(data, cut_CG).regressions()
+            yield from _candidates(regressions, cut_CG, target_SG, margin=CUT_MARGIN, is_cut=True)
+
+
 def _candidates(
-    process: Process, rest_CG: np.ndarray, target_SG: np.ndarray, margin: float = 0.0
+    regressions: Sequence[Regression], rest_CG: np.ndarray, target_SG: np.ndarray, **candidate: Any
 ) -> Iterator[_Candidate]:
-    """Priors by every way of regressing, each without and with a factor on several genes."""
-    data = process.data
-    for regression in process.regressions():
+    """Priors by some ways of regressing, each without and with a factor on several genes."""
+    for regression in regressions:
+        process, data = regression.process, regression.process.data
         overall, within = regression.effects()
         prior = GenePrior(overall, data.column_P, target_SG, levels(rest_CG, data), within, data.n_kinds)
         if within:
             prior = dataclasses.replace(prior, scale=process.factors())
-        yield _Candidate(prior, regression, margin=margin)
+        yield _Candidate(prior, regression, **candidate)
         # several genes may do less than their sum: a candidate beside the plain sum, not in its place
         fitted = fit_magnitude(data.sets, rest_CG, regression.held_out_CG, overall.genes)
         if fitted is not None:
             magnitude, factor_C = fitted
-            yield _Candidate(dataclasses.replace(prior, magnitude=magnitude), regression, factor_C, margin)
+            yield _Candidate(dataclasses.replace(prior, magnitude=magnitude), regression, factor_C, **candidate)
 
 
-def _without_huge(data: PriorData, rest_CG: np.ndarray) -> np.ndarray | None:
-    """The changes, of each gene cut at some robust standard deviations about its median; None where few lie beyond.
+def _with_factor(candidates: Iterable[_Candidate], *, wanted: bool) -> list[_Candidate]:
+    """Those with a factor, or without; all where there are none."""
+    found = list(candidates)
+    return [one for one in found if (one.factor_C is not None) == wanted] or found
+
+
+def _cut(data: PriorData, rest_CG: np.ndarray) -> np.ndarray:
+    """The changes, of each gene cut at some robust standard deviations about its median.
 
     A huge change that a condition has alone says nothing of others, but squared errors follow it. The limits hardly
     depend on any one condition, so that predictions of each from the others stay honest.
     """
-    if data.n_settings > 1:
-        return None
     median_G = np.median(rest_CG, axis=0)
     sd_G = 1.4826 * np.median(np.abs(rest_CG - median_G), axis=0)
     limit_G = _CUT * np.sqrt(np.maximum(sd_G**2, data.variance_G * (1 / data.n_C).mean()))
-    cut_CG = np.clip(rest_CG, median_G - limit_G, median_G + limit_G)
-    return cut_CG if (cut_CG != rest_CG).mean() > _LEAST_CUT else None
+    return np.clip(rest_CG, median_G - limit_G, median_G + limit_G)
 
 
 @dataclass(frozen=True)
@@ -244,29 +301,26 @@ class _Chosen:
     candidate: _Candidate
     choice: _Choice
     left_out_CG: np.ndarray
+    tells_changes: bool = True  # whether probabilities of change are wanted
 
     @classmethod
     def of(
         cls,
-        process: Process,
-        target_SG: np.ndarray,
+        candidates: Sequence[_Candidate],
         targets: sparse.csr_matrix,
         criterion: Criterion,
         judged: np.ndarray | None,
-        like: _Candidate | None = None,
-        further: Sequence[_Candidate] = (),
+        *,
+        tells_changes: bool = True,
     ) -> _Chosen:
-        """Among all candidates and `further` ones, or those with a factor (or without) as `like` has it."""
-        data, rest_CG = process.data, process.data.delta_CG - targets.toarray()
-        candidates = [*_candidates(process, rest_CG, target_SG), *further]
-        if like is not None:
-            candidates = [one for one in candidates if (one.factor_C is None) == (like.factor_C is None)] or candidates
+        """Among some candidates, which are fitted to the same conditions."""
+        data = candidates[0].regression.process.data
         choice = _choose(candidates, data, targets, criterion, judged)
-        candidate, left_out_CG = candidates[choice.index], np.empty_like(rest_CG)
+        candidate, left_out_CG = candidates[choice.index], np.empty_like(data.delta_CG)
         for block in row_blocks(*left_out_CG.shape):
             rows = np.arange(block.start, block.stop)
             left_out_CG[block] = choice.left_out(candidate, targets, rows)
-        return cls(candidate, choice, left_out_CG)
+        return cls(candidate, choice, left_out_CG, tells_changes)
 
     def _targets(self, targets: sparse.csr_matrix) -> sparse.csr_matrix:
         return sparse.csr_matrix(sparse.diags(self.choice.of_targets_K[self.choice.kind_C]) @ targets)
@@ -286,7 +340,7 @@ class _Chosen:
         left_out = LeftOut(
             data, self.left_out_CG, self._targets(targets), regression.variance_C, self._unseen_C, regression.held_C
         )
-        uncertainty = fit_uncertainty(left_out, *certainty)
+        uncertainty = fit_uncertainty(left_out, *certainty, tells_changes=self.tells_changes)
         if data.is_measured_SG is None:
             return uncertainty
         # of a gene that no training condition measures nothing is known: as far off as an average one

@@ -40,10 +40,10 @@ def with_context(prior: GenePrior, controls: Controls) -> GenePrior:
         raise ValueError(msg)
     settings = len(prior.target_SG) + np.arange(prior.n_kinds)
     means = [np.tile(part, (len(settings), 1)) for part in (controls.mean_G, prior.elsewhere.variance_G / controls.n)]
-    found = filled(prior.elsewhere, prior, settings, *means)
-    if found.head is None:
-        return found
-    return dataclasses.replace(found, head=_with_controls(found.head, settings, controls, prior.trained_settings))
+    extended = filled(prior.elsewhere, prior, settings, *means)
+    if extended.head is None:
+        return extended
+    return dataclasses.replace(extended, head=_with_controls(extended.head, settings, controls, prior.trained_settings))
 
 
 def filled(
@@ -61,7 +61,7 @@ def filled(
     trained = prior.trained_settings
     if prior.within:
         within = list(prior.within)
-        within += [within[0]] * (len(more["target_SG"]) - len(within))
+        within += [within[0]] * (len(more["target_SG"]) - len(within))  # room, filled below
         for setting, kind in zip(settings.tolist(), kind_S.tolist(), strict=True):
             alike = [prior.within[other] for other in trained[trained % prior.n_kinds == kind].tolist()]
             share, first = elsewhere.carry / max(1, len(alike)), within[0]
@@ -96,6 +96,7 @@ def _placed(
         n = max(len(covariance.carried_SS), 1 + int(settings.max()))
         carried_SS = np.zeros((n, n))
         carried_SS[: len(covariance.carried_SS), : len(covariance.carried_SS)] = covariance.carried_SS
+        # a setting without conditions shows nothing of its own: it takes the mean of those of its type
         carried_SS[settings] = 0.0
         for setting, kind in zip(settings.tolist(), kind_S.tolist(), strict=True):
             alike = trained[trained % n_kinds == kind]

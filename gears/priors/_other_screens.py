@@ -28,7 +28,7 @@ from scipy import linalg
 from gears.priors._data import Criterion, PriorData
 from gears.priors._evidence import sample
 from gears.priors._kernels import NEW_KINDS, AdditiveCovariance, ComputedSimilarity, GeneSimilarity
-from gears.priors._residual import Residual
+from gears.priors._prior import Residual
 
 if TYPE_CHECKING:
     from gears.graphs._effects import NodeEffects

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy import linalg, sparse
 
-from gears.files._mapped import check_compressed
+from gears.files._mapped import compressed_arrays, compressed_of
 from gears.priors._kernels import AdditiveCovariance, settings_of, sizes_of
 
 if TYPE_CHECKING:
@@ -171,17 +171,16 @@ class Posterior:
         if self.held_RK is not None:
             arrays["held"] = self.held_RK
         if self.direct_RR is not None:
-            parts = ("data", "indices", "indptr")
-            arrays |= {f"direct_{name}": getattr(self.direct_RR, name) for name in parts}
+            arrays |= compressed_arrays("direct_", self.direct_RR)
         return arrays
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Posterior:
         factor_FR, direct_RR = arrays["factor"], None
         if "direct_data" in arrays:
-            triple = tuple(arrays[f"direct_{name}"] for name in ("data", "indices", "indptr"))
-            direct_RR = sparse.csr_matrix(triple, shape=(factor_FR.shape[1],) * 2)
-            check_compressed("the prior's table of explained variances", direct_RR)
+            n_columns = factor_FR.shape[1]
+            what = "the prior's table of explained variances"
+            direct_RR = compressed_of(what, arrays, "direct_", (n_columns, n_columns))
         return cls(factor_FR, direct_RR, arrays["level_column"], float(arrays["level"]), arrays.get("held"))
 
 

@@ -8,9 +8,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
-from gears.files._mapped import check_compressed
+from gears.files._mapped import CSR_ARRAYS, compressed_arrays, compressed_of
 from gears.priors._elsewhere import Elsewhere, is_elsewhere
 from gears.priors._explain import Basis
 from gears.priors._head import Head
@@ -26,13 +25,12 @@ from gears.priors._kernels import (
 )
 from gears.priors._magnitude import Magnitude
 from gears.priors._measured import Measured
-from gears.priors._residual import Residual
 from gears.priors._uncertainty import Uncertainty
 
 Sets = Sequence[Sequence[int]]
 _HEAD, _SD, _WITHIN, _ELSEWHERE, _BASIS = "head_", "sd_", "within_", "elsewhere_", "basis_"
 _LEAST_NUGGET = 0.01  # share of a gene's variance that is not of the condition alone, but of its gene
-_CSR = ("data", "indices", "indptr")
+_SIMILARITIES = "the prior's table of similarities"
 
 
 @dataclass(frozen=True)
@@ -93,6 +91,30 @@ class Effects:
 
 
 @dataclass(frozen=True)
+class Residual:
+    """Changes that other screens add for genes that training does not perturb."""
+
+    nodes_N: np.ndarray  # these genes, ascending
+    change_NG: np.ndarray  # (N, G) float32
+
+    def __call__(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Sum over each condition's genes, (U, G)."""
+        genes = GeneSimilarity(self.nodes_N, None)  # type: ignore[arg-type]
+        return np.asarray(genes.members(sets) @ self.change_NG, dtype=np.float64)
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], n_genes: int) -> Residual | None:
+        """What a file of a prior holds of it; ValueError where it does not fit."""
+        if "others" not in arrays:
+            return None
+        nodes_N, change_NG = arrays["others"], arrays["others_change"].astype(np.float32)
+        if change_NG.shape != (len(nodes_N), n_genes):
+            msg = f"the prior's effects of other screens are {change_NG.shape}; expected {(len(nodes_N), n_genes)}"
+            raise ValueError(msg)
+        return cls(nodes_N, change_NG)
+
+
+@dataclass(frozen=True)
 class GenePrior:
     """The Gaussian-process prior: change of every gene under any set of perturbed genes, in any setting.
     ::
@@ -101,67 +123,35 @@ class GenePrior:
 
     A *setting* is a context with a type of perturbation; with one, there are no effects within it. The target is the
     change of a perturbed gene itself, where it is measured, as a share of its control mean. The change is zero for the
-    control. A training condition is predicted as measured, shrunk by its sampling noise alone.
-
-    Attributes
-    ----------
-    overall, within
-        Effects over all conditions, and those that each of S settings has besides; none with one setting.
-    column_P
-        Column of each node among the measured genes, -1 where it is not measured, (P,) int64.
-    target_SG
-        Change of gene g when it is perturbed itself, before the slope.
-    mean_SG, mean_share_K
-        Mean change of each setting's training conditions, and by kind of condition how much of it stands for as much
-        of the sum: 1 is the mean alone.
-    n_kinds
-        Types of perturbation; settings are numbered ``context x n_kinds + kind``.
-    magnitude
-        Departure of several genes from the sum, or None.
-    slope_K
-        Factor on everything, for each of :data:`gears.priors._kernels.KINDS`, (K,).
-    network_weight
-        Factor on the network's change, which is added to the prior's; 0 where the prior is used alone.
-    uncertainty
-        How far predictions are from the truth; None where it is not known.
-    head
-        Small network whose change is added (:mod:`gears.priors._head`), or None.
-    measured
-        The training conditions, which are predicted as measured; None in files of earlier versions.
-    carries_singles
-        Whether combinations may take over what a single shows beyond its gene's effect; False in files of earlier
-        versions with several settings.
-    scale
-        Factor of each setting on its effects, (S, 1) or for each gene (S, G); None for 1, as in files of earlier
-        versions.
-    elsewhere
-        What is said of settings without training conditions; None in files of earlier versions.
-    of_others
-        What other screens add for genes that training does not perturb, or None.
-    basis
-        What the regression was made from, which explains predictions; None of very many conditions, of one alone, and
-        in files of earlier versions.
+    control. A training condition is predicted as measured, shrunk by its sampling noise alone. What files of earlier
+    versions do not hold has the default.
     """
 
-    overall: Effects
-    column_P: np.ndarray
-    target_SG: np.ndarray
-    mean_SG: np.ndarray
-    within: tuple[Effects, ...] = ()
-    n_kinds: int = 1
+    overall: Effects  # over all conditions
+    column_P: np.ndarray  # column of each node among the measured genes, -1 where it is not measured, (P,) int64
+    target_SG: np.ndarray  # change of gene g when it is perturbed itself, before the slope
+    mean_SG: np.ndarray  # mean change of each setting's training conditions
+    within: tuple[Effects, ...] = ()  # effects that each of S settings has besides; none with one setting
+    n_kinds: int = 1  # types of perturbation; settings are numbered ``context x n_kinds + kind``
     slope_K: np.ndarray = field(default_factory=lambda: np.ones(N_KINDS))
+    """Factor on everything, for each of :data:`gears.priors._kernels.KINDS`, (K,)."""
     mean_share_K: np.ndarray = field(default_factory=lambda: np.zeros(N_KINDS))
-    magnitude: Magnitude | None = None
+    """By kind of condition how much of the mean stands for as much of the sum: 1 is the mean alone."""
+    magnitude: Magnitude | None = None  # departure of several genes from the sum
     network_weight: float = 1.0
+    """Factor on the network's change, which is added to the prior's; 0 where the prior is used alone."""
     report: Mapping[str, Any] = field(default_factory=dict)
-    uncertainty: Uncertainty | None = None
-    head: Head | None = None
-    measured: Measured | None = None
+    uncertainty: Uncertainty | None = None  # how far predictions are from the truth; None where it is not known
+    head: Head | None = None  # small network whose change is added (gears.priors._head)
+    measured: Measured | None = None  # the training conditions, which are predicted as measured
     carries_singles: bool = True
-    scale: np.ndarray | None = None
-    elsewhere: Elsewhere | None = None
-    of_others: Residual | None = None
+    """Whether combinations may take over what a single shows beyond its gene's effect; False in files of earlier
+    versions with several settings."""
+    scale: np.ndarray | None = None  # factor of each setting on its effects, (S, 1) or for each gene (S, G); None for 1
+    elsewhere: Elsewhere | None = None  # what is said of settings without training conditions
+    of_others: Residual | None = None  # what other screens add for genes that training does not perturb
     basis: Basis | None = None
+    """What the regression was made from, which explains predictions; None of very many conditions, or of one alone."""
 
     @cached_property
     def trained_settings(self) -> np.ndarray:
@@ -170,12 +160,19 @@ class GenePrior:
             return np.arange(len(self.target_SG))
         return np.unique(settings_of(self.measured.sets, self.n_kinds))
 
-    def _elsewhere(self, sets: Sets) -> tuple[np.ndarray, Elsewhere] | None:
+    def _away(self, sets: Sets) -> tuple[np.ndarray, Elsewhere] | None:
         """Rows of settings without training conditions and what is said of them; None where there are none."""
         if self.elsewhere is None:
             return None
         rows = np.flatnonzero(is_elsewhere(sets, self.trained_settings, self.n_kinds))
         return (rows, self.elsewhere) if len(rows) else None
+
+    def _sd_away(self, sets: Sets) -> tuple[np.ndarray, list[Sequence[int]], Uncertainty] | None:
+        """The same rows with their sets, and the standard deviations there; None where these are not known."""
+        away = self._away(sets)
+        if away is None or away[1].uncertainty is None:
+            return None
+        return away[0], [sets[row] for row in away[0].tolist()], away[1].uncertainty
 
     @property
     def scale_S(self) -> np.ndarray:
@@ -198,8 +195,8 @@ class GenePrior:
         if self.head is None:
             return change_UG
         head_UG = self.head.change(self.without_head, sets)
-        if (found := self._elsewhere(sets)) is not None and not found[1].has_head:
-            head_UG[found[0]] = 0.0
+        if (away := self._away(sets)) is not None and not away[1].has_head:
+            head_UG[away[0]] = 0.0
         return self.complete(sets, change_UG, head_UG, 1.0)
 
     def without_head(self, sets: Sets) -> np.ndarray:
@@ -212,8 +209,8 @@ class GenePrior:
         if self.magnitude is not None:
             summed_UG *= self.magnitude.factor(sets, self.genes)[:, None]
         share_U, slope_U = self.mean_share_K[kind_U], self.slope_K[kind_U]
-        if (found := self._elsewhere(sets)) is not None:
-            rows, other = found
+        if (away := self._away(sets)) is not None:
+            rows, other = away
             share_U[rows], slope_U[rows] = other.mean_share_K[kind_U[rows]], other.slope_K[kind_U[rows]]
         share_U1 = np.where(size_U > 0, share_U, 0.0)[:, None]
         if share_U1.any():
@@ -266,9 +263,7 @@ class GenePrior:
         """What each measured single shows beyond its gene's effect, (T, G), as far as the setting takes it."""
         if setting not in self._carried_by_setting:
             carried_TG = np.zeros((len(self.genes.trained_T), self.n_genes))
-            share_S = np.eye(setting + 1)[setting] if self.within else np.ones(1)  # of itself, or of other settings
-            if self.within and self.uncertainty is not None:
-                share_S = self.uncertainty.covariance.carried_SS[setting]
+            share_S = self._taken_by(setting)
             for other in np.flatnonzero(share_S).tolist():
                 singles = singles_in(other, self.genes.trained_T, self.n_kinds)
                 expected_TG = self.summed(singles) + self._targets(singles)
@@ -276,6 +271,12 @@ class GenePrior:
                 carried_TG += float(share_S[other]) * (shown_TG - expected_TG)
             self._carried_by_setting[setting] = carried_TG
         return self._carried_by_setting[setting]
+
+    def _taken_by(self, setting: int) -> np.ndarray:
+        """Share of each setting's own part that a setting takes, (S,): of itself, or of others without training."""
+        if self.within and self.uncertainty is not None:
+            return self.uncertainty.covariance.carried_SS[setting]
+        return np.eye(setting + 1)[setting] if self.within else np.ones(1)
 
     def kinds_of(self, sets: Sets) -> np.ndarray:
         """Place of each condition in :data:`gears.priors._kernels.KINDS`, as if it had not been measured, (U,)."""
@@ -285,8 +286,8 @@ class GenePrior:
         """The part of the changes that is the change of perturbed genes themselves, (U, G)."""
         kind_U, n_settings = self.kinds_of(sets), len(self.target_SG)
         slope_U = slopes_of_targets(self.slope_K, n_settings)[kind_U]
-        if (found := self._elsewhere(sets)) is not None:
-            rows, other = found
+        if (away := self._away(sets)) is not None:
+            rows, other = away
             slope_U[rows] = slopes_of_targets(other.slope_K, n_settings)[kind_U[rows]]
         return slope_U[:, None] * self._targets(sets)
 
@@ -303,30 +304,29 @@ class GenePrior:
             return None
         own_UG = self.own_changes(sets)
         sd_UG = self.uncertainty(sets, change_UG, own_UG, self.measured)
-        if (found := self._elsewhere(sets)) is not None and found[1].uncertainty is not None:
-            rows, other = found
-            members = [sets[row] for row in rows.tolist()]
-            sd_UG[rows] = other.uncertainty(members, change_UG[rows], own_UG[rows], self.measured)  # type: ignore[misc]
+        if (away := self._sd_away(sets)) is not None:
+            rows, members, uncertainty = away
+            sd_UG[rows] = uncertainty(members, change_UG[rows], own_UG[rows], self.measured)
         return sd_UG
 
     def control_sd(self, sets: Sets) -> np.ndarray | None:
         """Standard error of the control mean in predicted changes, (G,) or (U, G); None where it is not known."""
         if self.uncertainty is None:
             return None
-        sd = self.uncertainty.control_sd(sets, self.measured)
-        found = self._elsewhere(sets)
-        if sd is not None and found is not None and found[1].uncertainty is not None:
-            rows, other = found
-            sd[rows] = other.uncertainty.control_sd([sets[row] for row in rows.tolist()])  # type: ignore[union-attr]
+        sd, away = self.uncertainty.control_sd(sets, self.measured), self._sd_away(sets)
+        if sd is not None and away is not None:
+            rows, members, uncertainty = away
+            sd[rows] = uncertainty.control_sd(members)
         return sd
 
     def widths(self, sets: Sets) -> np.ndarray | None:
         """How much wider than a Gaussian's intervals of each level are, (U, L); None where there is no `sd`."""
         if self.uncertainty is None:
             return None
-        width_UL, found = self.uncertainty.widths_of(sets, self.measured), self._elsewhere(sets)
-        if found is not None and found[1].uncertainty is not None:
-            width_UL[found[0]] = found[1].uncertainty.widths_of([sets[row] for row in found[0].tolist()])
+        width_UL = self.uncertainty.widths_of(sets, self.measured)
+        if (away := self._sd_away(sets)) is not None:
+            rows, members, uncertainty = away
+            width_UL[rows] = uncertainty.widths_of(members)
         return width_UL
 
     def summed(self, sets: Sets) -> np.ndarray:
@@ -357,7 +357,7 @@ class GenePrior:
         overall = self.overall
         arrays = {
             "trained": self.genes.trained_T,
-            **_similar_arrays("similar_", self.genes),
+            **compressed_arrays("similar_", self.genes.similar_PT),
             "offset": overall.offset_G,
             "shared": overall.shared_G,
             "scalars": np.array([np.mean(overall.own), overall.similar, 1.0, self.network_weight]),
@@ -374,7 +374,7 @@ class GenePrior:
         if self.within:
             first = self.within[0]
             arrays |= {
-                **_similar_arrays(_WITHIN, first.genes),
+                **compressed_arrays(_WITHIN, first.genes.similar_PT),
                 f"{_WITHIN}scalars": np.array([first.own, first.similar]),
                 f"{_WITHIN}offset": np.stack([part.offset_G for part in self.within]),
                 f"{_WITHIN}shared": np.stack([part.shared_G for part in self.within]),
@@ -405,7 +405,7 @@ class GenePrior:
             arrays = _with_settings_in_one(arrays)
         trained_T, target_SG = arrays["trained"], np.atleast_2d(arrays["target"])
         shape = (len(arrays["column"]), len(trained_T))
-        genes = GeneSimilarity(trained_T, _csr(arrays, "similar_", shape))
+        genes = GeneSimilarity(trained_T, compressed_of(_SIMILARITIES, arrays, "similar_", shape))
         n_genes = len(arrays["offset"])
         if arrays["coefficient"].shape != (len(trained_T), n_genes) or target_SG.shape[1] != n_genes:
             msg = f"the prior's tables disagree: {arrays['coefficient'].shape} coefficients, {n_genes} genes"
@@ -416,7 +416,7 @@ class GenePrior:
         )
         within: tuple[Effects, ...] = ()
         if f"{_WITHIN}scalars" in arrays:
-            of_setting = GeneSimilarity(trained_T, _csr(arrays, _WITHIN, shape))
+            of_setting = GeneSimilarity(trained_T, compressed_of(_SIMILARITIES, arrays, _WITHIN, shape))
             own_within, similar_within = map(float, arrays[f"{_WITHIN}scalars"])
             tables = (arrays[f"{_WITHIN}{name}"] for name in ("offset", "shared", "coefficient"))
             within = tuple(
@@ -463,16 +463,6 @@ def slopes_of_targets(slope_K: np.ndarray, n_settings: int) -> np.ndarray:
     return slope_K if n_settings == 1 else np.maximum(slope_K, 1.0)
 
 
-def _similar_arrays(prefix: str, genes: GeneSimilarity) -> dict[str, np.ndarray]:
-    return {f"{prefix}{name}": getattr(genes.similar_PT, name) for name in _CSR}
-
-
-def _csr(arrays: Mapping[str, np.ndarray], prefix: str, shape: tuple[int, int]) -> sparse.csr_matrix:
-    similar_PT = sparse.csr_matrix(tuple(arrays[f"{prefix}{name}"] for name in _CSR), shape=shape)
-    check_compressed("the prior's table of similarities", similar_PT)
-    return similar_PT
-
-
 def _starting(arrays: Mapping[str, np.ndarray], prefix: str) -> dict[str, np.ndarray]:
     """The arrays whose names begin so, without it."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
@@ -486,7 +476,7 @@ def _with_settings_in_one(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndar
     scalars = pooled["scalars"].copy()
     scalars[3] = arrays["network_weight"] if "network_weight" in arrays else arrays["gate"]
     slope = float(pooled["slopes"][0] if "slopes" in pooled else scalars[2])
-    similar = {name: (pooled | own_similar)[f"similar_{name}"] for name in _CSR}
+    similar = {name: (pooled | own_similar)[f"similar_{name}"] for name in CSR_ARRAYS}
     within = {name: stacked[name] for name in ("offset", "shared", "coefficient")} | similar
     return {
         **pooled,

@@ -203,17 +203,20 @@ class Process:
         """Whether all pairs of conditions are looked at; features of genes replace them for very many conditions."""
         return len(self.noise_C) <= MOST_EXACT
 
-    def regressions(self) -> list[Regression]:
+    def regressions(self, *, is_level_shrunk: bool | None = None) -> list[Regression]:
         """Ways of regressing, among which held-out predictions choose; the first where they do not tell.
 
-        With one setting a level that is shrunk with each gene's strength, and a free one. With several, settings
-        without conditions take the mean of what the others have of their own, or none of it.
+        With one setting a level that is shrunk with each gene's strength, and a free one, or one of them as
+        `is_level_shrunk` says. With several, settings without conditions take the mean of what the others have of their
+        own, or none of it.
         """
         if self.within is not None:
             return self._by_folds()
-        tries_shrunk = self.exact and len(self.data.sets) >= _SHRUNK_LEVEL
+        tried = (True, False) if self.exact and len(self.data.sets) >= _SHRUNK_LEVEL else (False,)
+        if is_level_shrunk in tried:
+            tried = (bool(is_level_shrunk),)
         mean_CG = mean_of_others(self.rest_CG)
-        return [self._leave_one_out(mean_CG, free_level=free) for free in ((False, True) if tries_shrunk else (True,))]
+        return [self._leave_one_out(mean_CG, free_level=not shrunk) for shrunk in tried]
 
     def _leave_one_out(self, mean_CG: np.ndarray, *, free_level: bool) -> Regression:
         """With one setting, whose conditions are held out one by one."""
@@ -428,7 +431,7 @@ def _folds(group_C: np.ndarray, most: int) -> Iterator[np.ndarray]:
 def _mixed_covariance(data: PriorData, weight_of: Mapping[str, float], prefix: str = "") -> AdditiveCovariance:
     """The covariance with the weights whose names begin so: all similarities in the proportion of theirs."""
     similarities = {"GO": data.genes, **data.further}
-    weights = [weight_of[prefix + name] for name in similarities]
+    weights = [weight_of.get(prefix + name, 0.0) for name in similarities]
     return AdditiveCovariance(
         mixed(tuple(similarities.values()), weights),
         weight_of[prefix + "shared"],

@@ -35,7 +35,7 @@ from gears.graphs._knowledge import cosines
 from gears.graphs._similarities import SIMILARITIES, PriorInputs, columns_of, similarity_key, stored_profiles
 from gears.priors._data import PriorData
 from gears.priors._evidence import sample
-from gears.priors._fit import FittedPrior, fit_prior
+from gears.priors._fit import FittedPrior, Inherited, fit_prior
 from gears.priors._head import ALL_GENES, NAMES, HeadInputs, PriorChanges, strata
 from gears.priors._kernels import ComputedSimilarity, GeneSimilarity
 from gears.priors._prior import GenePrior
@@ -53,7 +53,7 @@ N_FOLDS = 5
 _SEED = 7
 _LEAST_NOISE = 1e-3
 
-FORMAT = 23  # raise when a prior of the same key would come out differently
+FORMAT = 24  # raise when a prior of the same key would come out differently
 NO_INPUTS = PriorInputs()
 
 
@@ -107,7 +107,12 @@ def groups_of(pert_data: PertData, conditions: Sequence[Condition]) -> list[Hash
     return [condition.genes for condition in conditions]
 
 
-def fit_to(pert_data: PertData, conditions: Sequence[Condition], inputs: PriorInputs = NO_INPUTS) -> FittedPrior:
+def fit_to(
+    pert_data: PertData,
+    conditions: Sequence[Condition],
+    inputs: PriorInputs = NO_INPUTS,
+    inherited: Inherited | None = None,
+) -> FittedPrior:
     """The prior of training conditions, fitted whatever the cache holds; of very many a fixed sample decides."""
     screen, data = pert_data.screen, prior_data(pert_data, conditions, inputs)
     judged = sample(len(conditions), most_judged(len(screen.gene_names)))
@@ -124,7 +129,7 @@ def fit_to(pert_data: PertData, conditions: Sequence[Condition], inputs: PriorIn
             parts.append((inside, truth))
 
     criterion = ChoiceErrors(parts, clip=screen.nonnegative)
-    return dataclasses.replace(fit_prior(data, criterion, judged), inputs=inputs)
+    return dataclasses.replace(fit_prior(data, criterion, judged, inherited), inputs=inputs)
 
 
 def further_similarities(
@@ -319,8 +324,8 @@ def even_folds(
 def inner_predictions(pert_data: PertData, conditions: Sequence[Condition], fitted: FittedPrior) -> InnerPredictions:
     """Predictions of the training conditions of a prior by priors fitted to the other folds, from the screen's cache.
 
-    Of very many conditions a fixed sample is predicted (:func:`gears.priors._source.most_judged`), by priors that are
-    fitted to all others.
+    These take over what the prior chose (:class:`gears.priors._fit.Inherited`). Of very many conditions a fixed sample
+    is predicted (:func:`gears.priors._source.most_judged`), by priors that are fitted to all others.
     """
     screen = pert_data.screen
     data = prior_data(pert_data, conditions, fitted.inputs)
@@ -331,13 +336,13 @@ def inner_predictions(pert_data: PertData, conditions: Sequence[Condition], fitt
     key = fit_key(pert_data, conditions, fitted.inputs) | {"folds": fold_of_all.tolist(), "rows": rows.tolist()}
 
     def fit() -> dict[str, np.ndarray]:
-        shape = (len(sets), len(screen.gene_names))
+        shape, inherited = (len(sets), len(screen.gene_names)), Inherited.from_report(fitted.prior.report)
         arrays = {name: np.zeros(shape) for name in ("change", "sum", "largest", "strongest")}
         for fold in followed(range(N_FOLDS), N_FOLDS, "fitting the prior to inner folds", "folds"):
             # all conditions of the other folds, not the sample of them: the errors are then those of a prior as good
             known = [conditions[row] for row in np.flatnonzero(fold_of_all != fold).tolist()]
             members = np.flatnonzero(fold_C == fold)
-            prior = fit_to(pert_data, known, fitted.inputs).prior
+            prior = fit_to(pert_data, known, fitted.inputs, inherited).prior
             part = PriorChanges.of(prior, [sets[row] for row in members.tolist()])
             for name, table in arrays.items():
                 table[members] = getattr(part, f"{name}_UG")

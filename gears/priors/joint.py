@@ -40,20 +40,12 @@ _LEAST_VALUE = 1e-9  # eigenvalues of similarities below this share of the large
 
 @dataclass(frozen=True)
 class GeneCovariance:
-    """Prior covariance of the effects of N genes.
+    """Prior covariance of the effects of N genes."""
 
-    Attributes
-    ----------
-    shared
-        Variance of what all genes have alike.
-    alone_N
-        Variance of each gene alone.
-    similar_NK, neighbour_NP
-        Features whose products are the covariance of similar genes: through trained genes, and of neighbours.
-    """
-
-    shared: float
-    alone_N: np.ndarray
+    shared: float  # variance of what all genes have alike
+    alone_N: np.ndarray  # variance of each gene alone
+    # similar_NK, neighbour_NP: features whose products are the covariance of similar genes: through trained genes, and
+    # of neighbours
     similar_NK: np.ndarray
     neighbour_NP: sparse.csr_matrix
 
@@ -82,44 +74,25 @@ class GeneCovariance:
         """Variance of sums of genes, (B,)."""
         n_B = np.asarray(gene_BN.sum(axis=1), dtype=np.float64).ravel()
         variance_B = self.shared * n_B**2 + gene_BN @ self.alone_N
-        return variance_B + (_square_sums(gene_BN @ self.similar_NK) + _square_sums(gene_BN @ self.neighbour_NP))
+        return variance_B + (square_sums(gene_BN @ self.similar_NK) + square_sums(gene_BN @ self.neighbour_NP))
 
 
 @dataclass(frozen=True)
 class JointCovariance:
-    """Posterior covariance of the explained part of any conditions of N genes in some settings.
+    """Posterior covariance of the explained part of any conditions of N genes in some settings."""
 
-    Attributes
-    ----------
-    nodes_N, settings_S
-        Nodes of the perturbation graph and numbers of settings, ascending.
-    level
-        Variance of the level, as far as it is not known.
-    overall, within
-        Prior covariance of genes over all conditions, and that within settings; None with one setting.
-    coupling_SS
-        Covariance of what settings have of their own, relative to the variance of one.
-    explained_LF
-        Factor of what the training conditions explain, float32, the level first.
-    direct
-        Columns (L, R) and matrix (R, R) of what is explained, from which the factor is subtracted; None where the
-        factor is all (see :class:`gears.priors._posterior.Posterior`).
-    level_L
-        Covariance of a free level with every row, which is subtracted.
-    scale_S
-        Factor of each setting on its changes.
-    """
-
-    nodes_N: np.ndarray
-    settings_S: np.ndarray
-    level: float
-    overall: GeneCovariance
-    within: GeneCovariance | None
-    coupling_SS: np.ndarray
-    explained_LF: np.ndarray
+    nodes_N: np.ndarray  # nodes of the perturbation graph, ascending
+    settings_S: np.ndarray  # numbers of settings, ascending
+    level: float  # variance of the level, as far as it is not known
+    overall: GeneCovariance  # prior covariance of genes over all conditions
+    within: GeneCovariance | None  # that within settings; None with one setting
+    coupling_SS: np.ndarray  # covariance of what settings have of their own, relative to the variance of one
+    explained_LF: np.ndarray  # factor of what the training conditions explain, float32, the level first
     direct: tuple[sparse.csr_matrix, sparse.csr_matrix] | None
-    level_L: np.ndarray
-    scale_S: np.ndarray
+    """Columns (L, R) and matrix (R, R) of what is explained, from which the factor is subtracted; None where the
+    factor is all (see :class:`gears.priors._posterior.Posterior`)."""
+    level_L: np.ndarray  # covariance of a free level with every row, which is subtracted
+    scale_S: np.ndarray  # factor of each setting on its changes
 
     @classmethod
     def of(
@@ -164,9 +137,7 @@ class JointCovariance:
     def members(self, node_UK: np.ndarray, setting_U: np.ndarray | None = None) -> sparse.csr_matrix:
         """Rows that each condition sums, times its setting's factor, CSR (U, L).
 
-        From its nodes, (U, K) with -1 where it has fewer.
-
-        `setting_U` is the setting of each; the first by default.
+        From its nodes, (U, K) with -1 where it has fewer, and its setting, the first by default.
         """
         is_node_UK = node_UK >= 0
         block_U = np.zeros(len(node_UK), dtype=np.int64)
@@ -214,11 +185,12 @@ class JointCovariance:
 
     def _block_variance(self, member_BL: sparse.csr_matrix) -> np.ndarray:
         gene_BN = sparse.csr_matrix(sum(member_BL[:, block] for block in self._blocks()))  # a condition has one setting
-        explained_B = _square_sums(member_BL @ self.explained_LF)
+        explained_B = square_sums(member_BL @ self.explained_LF)
         if self.direct is not None:
             column_LR, direct_RR = self.direct
             column_BR = member_BL @ column_LR
-            explained_B = _square_sums(column_BR, column_BR @ direct_RR) - explained_B
+            explained_B = square_sums(column_BR, column_BR @ direct_RR) - explained_B
+        # every condition holds the level once, times the factor of its setting
         scale_B = np.asarray(member_BL[:, [0]].toarray(), dtype=np.float64).ravel()
         gene_BN = sparse.csr_matrix(sparse.diags(1 / scale_B) @ gene_BN)
         variance_B = self.level + self.overall.variance(gene_BN)
@@ -227,7 +199,7 @@ class JointCovariance:
         return np.asarray(scale_B**2 * variance_B - explained_B - 2 * scale_B * (member_BL @ self.level_L))
 
 
-def _square_sums(first_BF: Any, second_BF: Any = None) -> np.ndarray:
+def square_sums(first_BF: Any, second_BF: Any = None) -> np.ndarray:
     """Sum of each row's products, (B,) float64; sparse or dense."""
     other = first_BF if second_BF is None else second_BF
     if sparse.issparse(first_BF):
@@ -254,7 +226,7 @@ def _neighbour_rows(
     weight = weight_E[is_other] / max(1.0, float(weight_E.max(initial=0.0)))
     graph_PP = sparse.coo_matrix((weight, (target[is_other], source[is_other])), shape=(n_nodes, n_nodes))
     row_NP = sparse.csr_matrix((sparse.eye(n_nodes) + graph_PP.tocsr() / 2).tocsr()[nodes_N])
-    return sparse.csr_matrix(sparse.diags(1 / np.sqrt(_square_sums(row_NP))) @ row_NP)
+    return sparse.csr_matrix(sparse.diags(1 / np.sqrt(square_sums(row_NP))) @ row_NP)
 
 
 def _columns(

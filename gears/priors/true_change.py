@@ -33,7 +33,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import logsumexp, softmax
+from scipy.special import softmax
 
 from gears.priors._kernels import CORRELATED_GENES
 
@@ -53,43 +53,24 @@ _PRIOR_PAIRS = 2  # pairs of the share 1 that count beside the training pairs
 
 @dataclass(frozen=True)
 class TrueChange:
-    """Distribution of the true change of every gene, given the predicted one; the module has the formula.
-
-    Attributes
-    ----------
-    groups
-        q, r, f, the typical variance that `_SIZES` are relative to, and o_k: of conditions of one gene, of one gene
-        that was not perturbed in training, of several genes, and of several with such a gene; a fifth row of measured
-        conditions, whose errors are Gaussian, (5, 4 + K).
-    shift_G
-        Error of the control mean that is taken off.
-    control_G
-        Variance of what stays unknown of it.
-    least_G
-        Least variance of a prediction.
-    along
-        Share of a pair's squared error that lies along its change; 1 in files of earlier versions.
-    """
+    """Distribution of the true change of every gene, given the predicted one; the module has the formula."""
 
     groups: np.ndarray
-    shift_G: np.ndarray
-    control_G: np.ndarray
-    least_G: np.ndarray
-    along: float = 1.0
+    """q, r, f, the typical variance that `_SIZES` are relative to, and o_k: of conditions of one gene, of one gene that
+    was not perturbed in training, of several genes, and of several with such a gene; a fifth row of measured
+    conditions, whose errors are Gaussian, (5, 4 + K)."""
+    shift_G: np.ndarray  # error of the control mean that is taken off
+    control_G: np.ndarray  # variance of what stays unknown of it
+    least_G: np.ndarray  # least variance of a prediction
+    along: float = 1.0  # share of a pair's squared error along its change; 1 in files of earlier versions
 
     def __call__(
         self, group_U: np.ndarray, change_UG: np.ndarray, sd_UG: np.ndarray, is_own_UG: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Weight, mean and standard deviation of the true change for each of its sizes, (K, U, G) each.
 
-        Parameters
-        ----------
-        group_U
-            :func:`group_of` of each condition.
-        change_UG, sd_UG
-            Predicted changes and their standard deviations.
-        is_own_UG
-            Which genes are perturbed themselves: their change is known to be there, and is no smaller than predicted.
+        By the group of each condition (:func:`group_of`), predicted changes and their standard deviations, and which
+        genes are perturbed themselves: their change is known to be there, and is no smaller than predicted.
         """
         change_UG = change_UG - self.shift_G
         q_U1, r_U1, f_U1, typical_U1 = self.groups[group_U, :4].T[:, :, None]
@@ -140,26 +121,14 @@ def group_of(size_U: np.ndarray, unseen_U: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Values:
-    """Held-out predictions of R conditions and their measured changes, for a sample of T genes.
+    """Held-out predictions of R conditions and their measured changes, for a sample of T genes."""
 
-    Attributes
-    ----------
-    group_R
-        :func:`group_of` of each condition, as it was predicted.
-    genes_T
-        Columns of the genes.
-    change_RT, sd_RT
-        Predicted changes and their standard deviations.
-    measured_RT, noise_RT
-        Measured changes and their sampling variances; 0 where a value does not count.
-    """
-
-    group_R: np.ndarray
-    genes_T: np.ndarray
-    change_RT: np.ndarray
-    sd_RT: np.ndarray
-    measured_RT: np.ndarray
-    noise_RT: np.ndarray
+    group_R: np.ndarray  # group_of each condition, as it was predicted
+    genes_T: np.ndarray  # columns of the genes
+    change_RT: np.ndarray  # predicted changes
+    sd_RT: np.ndarray  # their standard deviations
+    measured_RT: np.ndarray  # measured changes
+    noise_RT: np.ndarray  # their sampling variances; 0 where a value does not count
 
 
 def fit_true_change(
@@ -167,14 +136,8 @@ def fit_true_change(
 ) -> TrueChange:
     """Find the numbers of every group.
 
-    Parameters
-    ----------
-    mean_G, noise_of_mean_G
-        Mean measured change over conditions, and its sampling variance.
-    control_G
-        Sampling variance of the control mean.
-    least_G
-        Least variance of a prediction.
+    `mean_G`, `noise_of_mean_G`: mean measured change over conditions, and its sampling variance.
+    `control_G`: sampling variance of the control mean. `least_G`: least variance of a prediction.
     """
     between = max(float((mean_G**2 - control_G - noise_of_mean_G).mean()), 0.0)
     total_G = np.maximum(between + control_G + noise_of_mean_G, _TINY)
@@ -271,11 +234,19 @@ def _likelihood(
     off_KN = (measured_N - mean_KN) / variance_KN
     wide_KN = off_KN * (measured_N - mean_KN) - 1
     joint_KN = log_KN + 0.5 * (-np.log(variance_KN) - wide_KN)
-    norm_N, total_N = logsumexp(joint_KN, axis=0), logsumexp(log_KN, axis=0)
-    is_KN = np.exp(joint_KN - norm_N)
-    apart_KN = is_KN - np.exp(log_KN - total_N)
+    (is_KN, norm_N), (before_KN, total_N) = _shares(joint_KN), _shares(log_KN)
+    apart_KN = is_KN - before_KN
     by_r_KN = apart_KN * (q * (square_KN - 1) * error_N / total_KN)
     by_r_KN += is_KN * (wide_KN / variance_KN * spread_KN * share_KN - 2 * off_KN * mean_KN * error_N / total_KN)
     by_f_KN = is_KN * off_KN * mean_KN - apart_KN * q * square_KN
     gradient = [(apart_KN * fits_KN).sum(), by_r_KN.sum(), by_f_KN.sum(), *apart_KN.sum(axis=1)]
     return float((norm_N - total_N).mean()), np.array(gradient) / len(change_N)
+
+
+def _shares(log_KN: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Softmax over rows, (K, N), and the logarithm of the sum of the exponentials, (N,), from the same exponentials."""
+    most_N = log_KN.max(axis=0)
+    share_KN = np.exp(log_KN - most_N)
+    sum_N = share_KN.sum(axis=0)
+    share_KN /= sum_N
+    return share_KN, most_N + np.log(sum_N)

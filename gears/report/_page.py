@@ -101,9 +101,9 @@ def report_figures(results: Results, profiles: Profiles | None) -> dict[str, tup
         figures[f"top_de_{number + 1}"] = (figure, text)
     for number, row in enumerate(chosen if profiles.explain else ()):
         assert profiles.explain is not None
-        found = profiles.explain(profiles.truth.conditions[row])
-        figure = figure_of(evidence(found.table, title=found.condition.name))
-        figures[f"{EVIDENCE}_{number + 1}"] = (figure, f"{found.text}.")
+        explanation = profiles.explain(profiles.truth.conditions[row])
+        figure = figure_of(evidence(explanation.table, title=explanation.condition.name))
+        figures[f"{EVIDENCE}_{number + 1}"] = (figure, f"{explanation.text}.")
     text = "Changes over control: the truth and predictions, conditions in rows, the most variable genes in columns."
     first = dict(list(profiles.predictions.items())[:2])
     figures["changes"] = (heat_map_figure(profiles.truth, first, profiles.gene_names), text)
@@ -238,7 +238,7 @@ def build_page(results: Results, images: Mapping[str, tuple[bytes, str]]) -> str
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         results=results,
         images=images,
-        worse=_worse(results),
+        worse=set(results.decisive["model"][results.decisive["verdict"] == WORSE]),
         n_conditions=single["condition"].nunique(),
         n_methods=single["method"].nunique(),
         n_splits=single["split"].nunique() if "split" in single else 0,
@@ -254,12 +254,6 @@ def build_page(results: Results, images: Mapping[str, tuple[bytes, str]]) -> str
         metrics={name: METRICS[name] for name in metrics if name in METRICS},
         baselines={marked(name): BASELINES[name] for name in methods if name in BASELINES},
     )
-
-
-def _worse(results: Results) -> set[str]:
-    """Models that are worse than the best baseline of some decisive metric."""
-    rows = results.decisive
-    return set() if rows.empty else set(rows["model"][rows["verdict"] == WORSE])
 
 
 def _undefined(results: Results) -> Table | None:

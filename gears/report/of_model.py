@@ -18,10 +18,11 @@ from gears.core._messages import count, shorten
 from gears.core._numbers import clipped
 from gears.core._options import anything, list_of_names, option, options, switch, text
 from gears.data.splits._split import PARTS, Split
+from gears.evaluation._beside import baseline_predictions, comparison_table, folds_table
 from gears.evaluation._fitted import fitted_conditions, subgroup_line
 from gears.evaluation._scoring import N_SPLIT_HALF, Predicted, ScoreOptions, split_half
 from gears.evaluation.baselines import DEFAULT_BASELINES
-from gears.evaluation.compare import Comparison, baseline_predictions, comparison_table, folds_table
+from gears.evaluation.compare import Comparison
 from gears.evaluation.intervals import DEFAULT_BOOTSTRAP, Bootstrap
 from gears.evaluation.truth import ScreenCells, Truth
 from gears.evaluation.verdict import MIN_CONDITIONS, Results, check_report_folder
@@ -74,36 +75,75 @@ def evaluate_model(
     pert_data: PertData, network: GEARSNetwork | None, parts: ModelParts, options: EvaluateCall
 ) -> pd.DataFrame | None:
     """Evaluate a model; see :meth:`gears.GEARS.evaluate`."""
-    split, clip, name, report = pert_data.split, options.clip, options.name, options.report
+    split, report = pert_data.split, options.report
     assert split is not None
-    part = options.part or _part_to_score(split, parts)
-    if part == FOLDS:
-        return _table_of_folds(pert_data, parts, options)
-    conditions = [condition for condition in split.conditions(part) if not condition.is_control]
+    part, profiles = options.part or _part_to_score(split, parts), None
+    conditions = [] if part == FOLDS else [one for one in split.conditions(part) if not one.is_control]
     if report is not None:
         check_report_folder(report, "report")
-    if not conditions:
+    if part == FOLDS:
+        where, table = "in folds", _table_of_folds(pert_data, parts, options)
+    elif conditions:
+        fitted, predictions = _fitted(pert_data, parts), _predictions(network, parts, conditions, options.name)
+        where, table = f"part {part}", _table_of_part(pert_data, parts, part, fitted, predictions, options)
+        if report is not None and not any(one.suffix for one in conditions):  # figures of conditions need one control
+            profiles = _profiles(pert_data, network, parts, part, fitted, predictions[options.name], options)
+    else:
         logger.info("part %r of the split has no perturbed condition to evaluate", part)
         return None
-    fitted_split = split if parts.split is None else parts.split
+    if report is not None:
+        details = {"screen": str(pert_data.dataset_name), "split": f"{split.name}, seed {split.seed}, {where}"}
+        write_report(table, report, title=f"{options.name} on {details['screen']}", profiles=profiles, details=details)
+    return table
+
+
+def _part_to_score(split: Split, parts: ModelParts) -> str:
+    """The test part, or where it has few conditions all of them in folds, if the prior alone predicts."""
+    few = 0 < len(fitted_conditions(split, ["test"])) < MIN_CONDITIONS
+    return FOLDS if few and parts.prior is not None and not parts.uses_network else "test"
+
+
+def _fitted(pert_data: PertData, parts: ModelParts) -> list[Condition]:
+    """Conditions of the screen that the model is fitted to, or will be: baselines are fitted to the same."""
+    split = pert_data.split if parts.split is None else parts.split
+    assert split is not None
     in_screen = set(pert_data.screen.conditions)
-    fitted_parts = parts.fitted_parts or ("train",)  # baselines are fitted beside an untrained model, too
-    perturbed = fitted_conditions(fitted_split, fitted_parts)
-    fitted = [condition for condition in perturbed if condition in in_screen]
-    predictions = _predictions(network, parts, conditions, name)
-    defaults: dict[str, Any] = {
-        "others": {method: one for method, one in predictions.items() if method != name},
-        "method": name,
-        "mask_target": parts.config.mask_target,
-        "annotation": pert_data.annotation,
-        "embedding": start_embedding(parts),
-        "part_screen": pert_data.screen_of(part),
-        "fitted_parts": fitted_parts,
-        "fitted": fitted,
-    }
-    passed = (*ScoreOptions.names(), "baselines", "embedding")
-    given = {option: value for option in passed if (value := getattr(options, option)) is not None}
-    table = comparison_table(predictions[name], conditions, pert_data.screen, fitted_split, **defaults | given)
+    perturbed = fitted_conditions(split, parts.fitted_parts or ("train",))
+    return [condition for condition in perturbed if condition in in_screen]
+
+
+def _scoring(pert_data: PertData, parts: ModelParts, options: EvaluateCall) -> dict[str, Any]:
+    """Arguments that the tables of a part and of folds share: by default the model's mask and gene embeddings."""
+    arguments: dict[str, Any] = {name: getattr(options, name) for name in (*ScoreOptions.names(), "baselines")}
+    if options.mask_target is None:
+        arguments["mask_target"] = parts.config.mask_target
+    arguments["embedding"] = start_embedding(parts) if options.embedding is None else options.embedding
+    return arguments | {"method": options.name, "annotation": pert_data.annotation}
+
+
+def _table_of_part(
+    pert_data: PertData,
+    parts: ModelParts,
+    part: str,
+    fitted: Sequence[Condition],
+    predictions: Mapping[str, Predictions],
+    options: EvaluateCall,
+) -> pd.DataFrame:
+    """Scores of the conditions of a part, by the model and its variants."""
+    split, name = pert_data.split, options.name
+    assert split is not None
+    conditions = predictions[name].conditions
+    table = comparison_table(
+        predictions[name],
+        conditions,
+        pert_data.screen,
+        split if parts.split is None else parts.split,
+        others={method: one for method, one in predictions.items() if method != name},
+        part_screen=pert_data.screen_of(part),
+        fitted_parts=parts.fitted_parts or ("train",),
+        fitted=fitted,
+        **_scoring(pert_data, parts, options),
+    )
     line = subgroup_line(split, part, conditions, fitted)
     table.attrs["notes"] += [] if line is None else [line]
     known = len(set(conditions) & set(fitted))
@@ -114,31 +154,12 @@ def evaluate_model(
         )
     if parts.prior is not None and parts.prior.network_weight == 0:
         table.attrs["labels"] = {name: f"{name} (the prior alone)"}
-    if report is not None:
-        profiles = None
-        if not any(condition.suffix for condition in conditions):  # figures of conditions need one control
-            profiles = _profiles(
-                pert_data, part, fitted, conditions, {name: predictions[name].expression_UG}, clip, options.shown,
-                predictions[name].sd,
-            )  # fmt: skip
-            if parts.prior is not None and parts.prior.basis is not None:
-                profiles = dataclasses.replace(profiles, explain=partial(explain, network, parts))
-        where = f"{split.name}, seed {split.seed}, part {part}"
-        details = {"screen": str(pert_data.dataset_name), "split": where}
-        title = f"{name} on {details['screen']}"
-        write_report(table, report, title=title, profiles=profiles, details=details)
     return table
-
-
-def _part_to_score(split: Split, parts: ModelParts) -> str:
-    """The test part, or where it has few conditions all of them in folds, if the prior alone predicts."""
-    few = 0 < len(fitted_conditions(split, ["test"])) < MIN_CONDITIONS
-    return FOLDS if few and parts.prior is not None and not parts.uses_network else "test"
 
 
 def _table_of_folds(pert_data: PertData, parts: ModelParts, options: EvaluateCall) -> pd.DataFrame:
     """Scores of every condition of the split by priors that have not seen it; see :meth:`gears.GEARS.evaluate`."""
-    split, screen, name = pert_data.split, pert_data.screen, options.name
+    split, screen = pert_data.split, pert_data.screen
     assert split is not None
     if parts.prior is None or parts.uses_network:
         msg = f"part={FOLDS!r} needs a model whose predictions come from the prior alone; use cross_validate()"
@@ -148,21 +169,14 @@ def _table_of_folds(pert_data: PertData, parts: ModelParts, options: EvaluateCal
         logger.warning(
             "the model was trained with %s, which the folds do not have: it is better than they say", sources
         )
-    if options.report is not None:
-        check_report_folder(options.report, "report")
     conditions = perturbed_conditions(pert_data, tuple(part for part in PARTS if part in split.parts))
     groups = groups_of(pert_data, conditions)
     numbers = {group: number % N_FOLDS for number, group in enumerate(dict.fromkeys(groups))}
     fold_U = np.array([numbers[group] for group in groups])
     change_UG, sd_UG = fold_predictions(pert_data, conditions, fold_U, parts.inputs)
     control_ids = screen.control_of[[screen.id_of(condition) for condition in conditions]]
-    given = {option: getattr(options, option) for option in (*ScoreOptions.names(), "baselines")}
-    if options.mask_target is None:
-        given["mask_target"] = parts.config.mask_target
-    table = folds_table(
-        Predicted(np.asarray(screen.statistics.mean[control_ids] + change_UG), sd_UG), conditions, fold_U, screen,
-        method=name, annotation=pert_data.annotation, embedding=options.embedding or start_embedding(parts), **given,
-    )  # fmt: skip
+    predicted = Predicted(np.asarray(screen.statistics.mean[control_ids] + change_UG), sd_UG)
+    table = folds_table(predicted, conditions, fold_U, screen, **_scoring(pert_data, parts, options))
     n_test = count(len(fitted_conditions(split, ["test"])), "test condition")
     head = "" if parts.prior.head is None else "; its correction network is not scored here"
     table.attrs["notes"] = [
@@ -173,9 +187,6 @@ def _table_of_folds(pert_data: PertData, parts: ModelParts, options: EvaluateCal
         f"{n_test}: too few, so priors fitted in folds predict all {len(conditions)}{head}",
         "folds that hold out what the split does: model.cross_validate()",
     ]
-    if options.report is not None:
-        details = {"screen": str(pert_data.dataset_name), "split": f"{split.name}, seed {split.seed}, in folds"}
-        write_report(table, options.report, title=f"{name} on {details['screen']}", details=details)
     return table
 
 
@@ -209,23 +220,23 @@ def _predictions(
 
 def _profiles(
     pert_data: PertData,
+    network: GEARSNetwork | None,
+    parts: ModelParts,
     part: str,
     fitted: Sequence[Condition],
-    conditions: Sequence[Condition],
-    predictions: dict[str, np.ndarray],
-    clip: bool | None,
-    shown: Sequence[str],
-    sd_UG: np.ndarray | None,
+    predicted: Predictions,
+    options: EvaluateCall,
 ) -> Profiles:
-    screen = pert_data.screen_of(part)
+    """What the report's figures show of the model and of the baselines :data:`DRAWN`."""
+    conditions, screen = predicted.conditions, pert_data.screen_of(part)
     truth = Truth.of(screen, conditions, fitted, cells=ScreenCells(screen) if screen.has_cells else None)
     drawn, _ = baseline_predictions(conditions, pert_data.screen, fitted, DRAWN, annotation=pert_data.annotation)
-    names = [Condition.of(condition).name for condition in shown]
-    profiles = {
-        method: clipped(values_UG, clip, screen.nonnegative)
-        for method, values_UG in (predictions | {name: one.mean_UG for name, one in drawn.items()}).items()
-    }
-    return Profiles(truth, profiles, pert_data.screen.gene_names, names, sd_UG)
+    means = {options.name: predicted.expression_UG} | {name: one.mean_UG for name, one in drawn.items()}
+    profiles = {name: clipped(mean_UG, options.clip, screen.nonnegative) for name, mean_UG in means.items()}
+    shown = [Condition.of(condition).name for condition in options.shown]
+    has_basis = parts.prior is not None and parts.prior.basis is not None
+    explained = partial(explain, network, parts) if has_basis else None
+    return Profiles(truth, profiles, pert_data.screen.gene_names, shown, predicted.sd, explained)
 
 
 def write_report(

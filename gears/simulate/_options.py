@@ -95,33 +95,7 @@ class SimulationOptions(Options):
 
     def check_together(self) -> None:
         """Raise for genes that contradict each other, and for more conditions than the genes allow."""
-        self._settle_genes()
-        self._check_conditions()
-        if self.low_rank is not None and self.low_rank > max(self.n_singles, 1):
-            msg = f"low_rank is {self.low_rank}; expected None or 1 to n_singles={self.n_singles}"
-            raise ValueError(msg)
-        if self.n_modules > 0 and self.network_degree > 0:
-            msg = (
-                f"n_modules={self.n_modules} and network_degree={self.network_degree}, but effects follow either "
-                "modules or a network; set one of them to 0"
-            )
-            raise ValueError(msg)
-
-    def _settle_genes(self) -> None:
-        if self.gene_names is None:
-            object.__setattr__(self, "n_genes", 1000 if self.n_genes is None else self.n_genes)
-            return
-        names = tuple(self.gene_names)
-        if len(set(names)) != len(names) or not all(isinstance(name, str) and name for name in names):
-            msg = f"gene_names must be unique non-empty strings; found {shorten(names)}"
-            raise ValueError(msg)
-        if self.n_genes not in (None, len(names)):
-            msg = f"n_genes={self.n_genes} but gene_names holds {len(names)}; leave n_genes out or make them agree"
-            raise ValueError(msg)
-        object.__setattr__(self, "gene_names", names)
-        object.__setattr__(self, "n_genes", len(names))
-
-    def _check_conditions(self) -> None:
+        self._fill_in_genes()
         for name, size in (("n_pairs", 2), ("n_triples", 3)):
             possible = math.comb(self.n_singles, size)
             if getattr(self, name) > possible:
@@ -136,6 +110,29 @@ class SimulationOptions(Options):
                 "raise n_genes or lower n_singles"
             )
             raise ValueError(msg)
+        if self.low_rank is not None and self.low_rank > max(self.n_singles, 1):
+            msg = f"low_rank is {self.low_rank}; expected None or 1 to n_singles={self.n_singles}"
+            raise ValueError(msg)
+        if self.n_modules > 0 and self.network_degree > 0:
+            msg = (
+                f"n_modules={self.n_modules} and network_degree={self.network_degree}, but effects follow either "
+                "modules or a network; set one of them to 0"
+            )
+            raise ValueError(msg)
+
+    def _fill_in_genes(self) -> None:
+        if self.gene_names is None:
+            object.__setattr__(self, "n_genes", 1000 if self.n_genes is None else self.n_genes)
+            return
+        names = tuple(self.gene_names)
+        if len(set(names)) != len(names) or not all(isinstance(name, str) and name for name in names):
+            msg = f"gene_names must be unique non-empty strings; found {shorten(names)}"
+            raise ValueError(msg)
+        if self.n_genes not in (None, len(names)):
+            msg = f"n_genes={self.n_genes} but gene_names holds {len(names)}; leave n_genes out or make them agree"
+            raise ValueError(msg)
+        object.__setattr__(self, "gene_names", names)
+        object.__setattr__(self, "n_genes", len(names))
 
     @property
     def genes(self) -> int:

@@ -12,6 +12,7 @@ import multiprocessing
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
@@ -71,10 +72,11 @@ def check_loggers(names: Iterable[str], *, has_folder: bool = True) -> None:
         if entry.needs_folder and not has_folder:
             msg = f"loggers={name!r} writes into the model's folder; give save_path"
             raise ValueError(msg)
-        if name == "wandb" and os.environ.get("WANDB_MODE", "online") == "online":
+        if name == "wandb":
             import wandb
 
-            if not wandb.api.api_key:  # the run would be refused after the screen was read
+            # without a key the run would be refused after the screen was read
+            if os.environ.get("WANDB_MODE", "online") == "online" and not wandb.api.api_key:
                 msg = (
                     "loggers='wandb' needs an API key of Weights & Biases, and none was found; run `wandb login`, "
                     "or set WANDB_MODE=offline and run `wandb sync` later"
@@ -129,11 +131,11 @@ class RunLoggers:
         """Log the records since the last call."""
         new, self._logged = list(history[self._logged :]), len(history)
         for name, run_logger in list(self._loggers.items()):
-            self._try(name, lambda run_logger=run_logger: run_logger.log(new))  # type: ignore[misc]
+            self._try(name, partial(run_logger.log, new))
 
     def _finish(self, failed: bool) -> None:
         for name, run_logger in list(self._loggers.items()):
-            self._try(name, lambda run_logger=run_logger: run_logger.finish(failed))  # type: ignore[misc]
+            self._try(name, partial(run_logger.finish, failed))
         self._loggers.clear()
 
     def _try(self, name: str, action: Callable[[], None]) -> None:
@@ -175,7 +177,13 @@ class TensorBoard(RunLogger):
 
     def log(self, records: Sequence[Record]) -> None:
         if self._writer is None:  # opened with the first record, after the model's folder was swapped in
-            self._writer = self._open()
+            from torch.utils.tensorboard import SummaryWriter
+
+            assert self._setup.folder is not None
+            first = self._setup.logged + 1 if self._setup.logged else None  # hides what a killed run left after it
+            self._writer = SummaryWriter(str(self._setup.folder / "tensorboard"), purge_step=first)
+            options = json.dumps(dict(self._setup.config), indent=1, default=str)
+            self._writer.add_text("options", f"```\n{options}\n```")
         for record in records:
             for name, value in flat(record).items():
                 self._writer.add_scalar(name, value, record["epoch"])
@@ -184,16 +192,6 @@ class TensorBoard(RunLogger):
     def finish(self, failed: bool) -> None:
         if self._writer is not None:
             self._writer.close()
-
-    def _open(self) -> Any:
-        from torch.utils.tensorboard import SummaryWriter
-
-        assert self._setup.folder is not None
-        writer = SummaryWriter(  # hides the records of a killed run after its last checkpoint
-            str(self._setup.folder / "tensorboard"), purge_step=self._setup.logged + 1 if self._setup.logged else None
-        )
-        writer.add_text("options", f"```\n{json.dumps(dict(self._setup.config), indent=1, default=str)}\n```")
-        return writer
 
 
 @LOGGERS.register("wandb")

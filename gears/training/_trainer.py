@@ -170,18 +170,8 @@ class TrainingEngine:
     ) -> tuple[int, int, int]:
         """Join a process group, before engines with ``distributed=True`` are made.
 
-        Parameters
-        ----------
-        rank, world_size
-            Rank of this process and number of workers (see :func:`gears.train_distributed.setup_ddp`, which reads
-            ``MASTER_ADDR`` and ``MASTER_PORT``); by default from torchrun's variables.
-        backend, timeout
-            As for ``setup_ddp``.
-
-        Returns
-        -------
-        tuple of int
-            Rank, rank on this machine, number of workers; (0, 0, 1) without a group.
+        Arguments are those of :func:`gears.train_distributed.setup_ddp`; without `rank` and `world_size` torchrun's
+        variables say them. Returns rank, rank on this machine and number of workers; (0, 0, 1) without a group.
         """
         if (rank is None) != (world_size is None):
             msg = f"rank={rank} and world_size={world_size}: give both, or neither under torchrun"

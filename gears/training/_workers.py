@@ -79,9 +79,11 @@ class RunningStatistics:
     """Running statistics of a model's batch norms, which a step that is not finite must not change."""
 
     def __init__(self, model: nn.Module) -> None:
-        buffers = [b for name, b in model.named_buffers() if name.rpartition(".")[2] in RUNNING]
-        by_type = ([b for b in buffers if b.is_floating_point() == floating] for floating in (True, False))
-        self._by_type = [buffers for buffers in by_type if buffers]
+        by_type: dict[bool, list[Tensor]] = {}  # one vector cannot hold means and numbers of batches
+        for name, buffer in model.named_buffers():
+            if name.rpartition(".")[2] in RUNNING:
+                by_type.setdefault(buffer.is_floating_point(), []).append(buffer)
+        self._by_type = list(by_type.values())
 
     def values(self) -> list[Tensor]:
         """A copy of their values, for :meth:`put_back`."""
@@ -171,7 +173,7 @@ class ShardReducer(Reducer):
         """Sum over shards; one tensor for all shards of this worker, which they do not change."""
         return self._shards.exchange(self._position, tensor.detach(), in_order)
 
-    add_up = sum
+    add_up = sum  # a new tensor: that of the other shards stays as it is
 
 
 class Shards:

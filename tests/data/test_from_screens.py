@@ -265,3 +265,52 @@ def test_what_needs_all_genes_of_all_lines_says_so(union):
             model.train(verbose=False, **options)
     with pytest.raises(ValueError, match="measure different genes"):
         data.effects()
+
+
+@pytest.mark.parametrize("genes", ["shared", "all"])
+def test_packs_give_what_their_cells_give(genes, lines, files, tmp_path, toy_go):
+    """A pack, a file and a prepared screen together: the statistics, names and predictions of the cells, to the bit."""
+    data = PertData(tmp_path / "packs", gene2go=toy_go)
+    data.load(data_path=files["L1"], normalize=True, moments=tmp_path / "L1.moments.h5ad")
+    sources = {"L1": tmp_path / "L1.moments.h5ad", "L2": files["L2"], "L3": alone("L3", lines, tmp_path, toy_go)}
+    options = {"gene2go": toy_go, "normalize": True, "genes": genes}
+    packed = PertData.from_screens(sources, data_path=tmp_path / "packed", **options)
+    whole = PertData.from_screens({**files, "L3": sources["L3"]}, data_path=tmp_path / "whole", **options)
+    assert not packed.screen.has_cells
+    assert list(packed.gene_names) == list(whole.gene_names)
+    assert packed.screen.contexts == whole.screen.contexts
+    assert packed.screen.batches == whole.screen.batches
+    assert set(packed.screen.labels) == set(whole.screen.labels)
+    rows = [packed.screen.id_of(condition) for condition in whole.screen.conditions]
+    for name in ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below"):
+        ours, theirs = getattr(packed.screen.statistics, name)[rows], getattr(whole.screen.statistics, name)
+        np.testing.assert_array_equal(ours, theirs, err_msg=name)
+    assert (packed.screen.is_measured_KG is None) == (genes == "shared")
+    if genes == "all":
+        np.testing.assert_array_equal(packed.screen.is_measured_KG, whole.screen.is_measured_KG)
+    predicted = []
+    for data in (packed, whole):
+        data.prepare_split("unit_held_out", seed=1)
+        model = GEARS(data, device="cpu")
+        model.model_initialize(hidden_size=8)
+        model.train(epochs=0, evaluate_test=False, verbose=False)
+        predicted.append(model.predict(["GX03 @ L2", "GX05 @ L3"]).delta_UG)
+    np.testing.assert_allclose(*predicted, atol=1e-9)
+
+
+def test_packs_that_are_no_contexts_are_refused(lines, files, tmp_path, toy_go):
+    pack, data = tmp_path / "L1.moments.h5ad", PertData(tmp_path / "packs", gene2go=toy_go)
+    data.load(data_path=files["L1"], normalize=True, moments=pack)
+    two = PertData.from_screens(
+        {"A": files["L1"], "B": files["L2"]}, data_path=tmp_path / "two", gene2go=toy_go, normalize=True
+    ).write_moments(tmp_path / "two.moments.h5ad")
+    unlike = lines["L2"].copy()
+    unlike.X = unlike.X / 3
+    for words, other in {
+        "B: it has 2 contexts": two,
+        "hold the same cells": pack,
+        "(?s)B: .*normalize=True needs": unlike,
+    }.items():
+        with pytest.raises(ValueError, match=words):
+            PertData.from_screens({"A": pack, "B": other}, data_path=tmp_path / "no", gene2go=toy_go, normalize=True)
+        assert not any((tmp_path / "no").iterdir())

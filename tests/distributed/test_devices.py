@@ -77,8 +77,10 @@ def test_without_gpu_one_cpu_process_and_one_warning(caplog) -> None:
         ("cuda", "Linux", True, "gloo", "gloo"),
     ],
 )
-def test_backend(device, system, nccl, explicit, expected) -> None:
-    assert choose_backend(device, system=system, nccl_available=nccl, explicit=explicit) == expected
+def test_backend(device, system, nccl, explicit, expected, monkeypatch) -> None:
+    monkeypatch.setattr("platform.system", lambda: system)
+    monkeypatch.setattr("torch.distributed.is_nccl_available", lambda: nccl)
+    assert choose_backend(device, explicit=explicit) == expected
 
 
 @pytest.mark.parametrize(("n", "n_cores", "warned"), [(1, 1, False), (4, 4, False), (5, 4, True), (32, 4, True)])

@@ -30,6 +30,20 @@ GPUS = [
 BY_BUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
+@pytest.fixture
+def set_variables(monkeypatch: pytest.MonkeyPatch):
+    """Sets what CUDA reads in the environment, and nothing else of it."""
+
+    def set_them(values: dict[str, str]) -> None:
+        for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in values.items():
+            monkeypatch.setenv(name, value)
+
+    set_them({})
+    return set_them
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -50,10 +64,10 @@ BY_BUS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         ("GPU-cccc,2", "c"),
     ],
 )
-def test_visible_cards_as_cuda_sees_them(value: str | None, expected: str) -> None:
-    environment = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
+def test_visible_cards_as_cuda_sees_them(value: str | None, expected: str, set_variables) -> None:
+    set_variables({} if value is None else {"CUDA_VISIBLE_DEVICES": value})
     letters = dict(zip([gpu.uuid for gpu in GPUS], "abcd", strict=True))
-    assert "".join(letters[gpu.uuid] for gpu in visible_gpus(GPUS, environment)) == expected
+    assert "".join(letters[gpu.uuid] for gpu in visible_gpus(GPUS)) == expected
 
 
 DIVIDED = [Gpu("GPU-eeee", "A100", 40 * GIB, 39 * GIB, 90, divided=True), Gpu("GPU-ffff", "A100", 40 * GIB, 0)]
@@ -63,23 +77,23 @@ SLICES = [(DIVIDED, visible) for visible in (None, "1,0", "MIG-e1", "MIG-e1,MIG-
 
 
 @pytest.mark.parametrize(("gpus", "visible"), [*SLICES, (DIVIDED[1:], "MIG-e1")])
-def test_slices_are_not_chosen_among_and_take_one_worker(gpus, visible, caplog):
-    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+def test_slices_are_not_chosen_among_and_take_one_worker(gpus, visible, caplog, set_variables):
+    set_variables({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
     with pytest.raises(ValueError, match=r"gpu_ids='free:1' was requested, but .* slices .*without gpu_ids"):
-        resolve_gpu_ids("free:1", list_gpus=lambda: gpus, environment=environment)
+        resolve_gpu_ids("free:1", list_gpus=lambda: gpus)
     with pytest.raises(ValueError, match=r"2 workers, but.*use one worker \(n_gpus=1\)"):
-        check_no_slices("2 workers", list_gpus=lambda: gpus, environment=environment)
-    assert resolve_gpu_ids([0], list_gpus=lambda: gpus, environment=environment) == [0]
+        check_no_slices("2 workers", list_gpus=lambda: gpus)
+    assert resolve_gpu_ids([0], list_gpus=lambda: gpus) == [0]
     with caplog.at_level(logging.WARNING, logger="gears"):
-        warn_about_gpus(["cuda:0"], list_gpus=lambda: gpus, environment=environment)
+        warn_about_gpus(["cuda:0"], list_gpus=lambda: gpus)
     assert not caplog.records, "what others do on a divided gpu says nothing of one slice"
 
 
 @pytest.mark.parametrize("visible", ["1", "GPU-f"])
-def test_whole_cards_beside_a_divided_one(visible: str) -> None:
-    environment = {"CUDA_VISIBLE_DEVICES": visible}
-    assert resolve_gpu_ids("free:1", list_gpus=lambda: DIVIDED, environment=environment) == [0]
-    check_no_slices("2 workers", list_gpus=lambda: DIVIDED, environment=environment)
+def test_whole_cards_beside_a_divided_one(visible: str, set_variables) -> None:
+    set_variables({"CUDA_VISIBLE_DEVICES": visible})
+    assert resolve_gpu_ids("free:1", list_gpus=lambda: DIVIDED) == [0]
+    check_no_slices("2 workers", list_gpus=lambda: DIVIDED)
 
 
 def test_several_workers_on_one_visible_slice_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,14 +106,15 @@ def test_several_workers_on_one_visible_slice_are_refused(monkeypatch: pytest.Mo
     assert plan_devices(2, device="cpu").devices == ("cpu", "cpu")
 
 
-def test_different_models_may_be_numbered_otherwise(caplog) -> None:
+def test_different_models_may_be_numbered_otherwise(caplog, set_variables) -> None:
     with caplog.at_level(logging.WARNING, logger="gears"):
-        resolve_gpu_ids("free:1", list_gpus=lambda: GPUS, environment={})
+        resolve_gpu_ids("free:1", list_gpus=lambda: GPUS)
     assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="gears"):
-        resolve_gpu_ids("free:1", list_gpus=lambda: GPUS, environment={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
-        resolve_gpu_ids("free:1", list_gpus=lambda: GPUS[:2], environment={})
+        resolve_gpu_ids("free:1", list_gpus=lambda: GPUS[:2])
+        set_variables(BY_BUS)
+        resolve_gpu_ids("free:1", list_gpus=lambda: GPUS)
     assert caplog.text == ""
 
 
@@ -114,24 +129,26 @@ def test_different_models_may_be_numbered_otherwise(caplog) -> None:
         (None, None, None),
     ],
 )
-def test_least_busy_cards(asked, visible, expected) -> None:
-    environment = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
-    assert resolve_gpu_ids(asked, list_gpus=lambda: GPUS, environment=environment) == expected
+def test_least_busy_cards(asked, visible, expected, set_variables) -> None:
+    set_variables({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    assert resolve_gpu_ids(asked, list_gpus=lambda: GPUS) == expected
 
 
+@pytest.mark.usefixtures("set_variables")
 @pytest.mark.parametrize("asked", ["free", "free:0", "busy:1", "free:x", "0,1", "free:5"])
 def test_other_texts_and_more_gpus_than_there_are_are_refused(asked: str) -> None:
     with pytest.raises(ValueError, match="only 4" if asked == "free:5" else "free:N"):
-        resolve_gpu_ids(asked, list_gpus=lambda: GPUS, environment={})
+        resolve_gpu_ids(asked, list_gpus=lambda: GPUS)
 
 
-def test_busy_cards_and_unequal_memory_are_warned_about(caplog) -> None:
+def test_busy_cards_and_unequal_memory_are_warned_about(caplog, set_variables) -> None:
+    set_variables(BY_BUS)
     with caplog.at_level(logging.WARNING, logger="gears"):
-        warn_about_gpus(["cuda:1", "cuda:3"], list_gpus=lambda: GPUS, environment=BY_BUS)
+        warn_about_gpus(["cuda:1", "cuda:3"], list_gpus=lambda: GPUS)
     assert [record.args[0] for record in caplog.records] == [3]
     caplog.clear()
     with caplog.at_level(logging.WARNING, logger="gears"):
-        warn_about_gpus(["cuda:1", "cuda:2"], list_gpus=lambda: GPUS, environment=BY_BUS)
+        warn_about_gpus(["cuda:1", "cuda:2"], list_gpus=lambda: GPUS)
     assert "GPU 1: 80 GiB, GPU 2: 40 GiB" in caplog.text
 
 
@@ -146,10 +163,11 @@ def test_busy_cards_and_unequal_memory_are_warned_about(caplog) -> None:
     ],
 )
 def test_a_busy_gpu_among_different_models_has_a_number_only_where_it_is_certain(
-    environment: dict[str, str], certain: bool, caplog
+    environment: dict[str, str], certain: bool, caplog, set_variables
 ) -> None:
+    set_variables(environment)
     with caplog.at_level(logging.WARNING, logger="gears"):
-        warn_about_gpus(["cuda:0"], list_gpus=lambda: GPUS, environment=environment)
+        warn_about_gpus(["cuda:0"], list_gpus=lambda: GPUS)
     (message,) = [record.getMessage() for record in caplog.records]
     if certain:
         assert message.startswith("GPU 0 (H100) is busy: 75 % of its memory in use, 97 % utilisation")

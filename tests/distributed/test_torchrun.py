@@ -57,10 +57,16 @@ if __name__ == "__main__":
 """
 
 
-def test_ranks_of_a_launched_process() -> None:
-    values = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "h"}
-    assert Ranks.read(values) == Ranks(3, 1, 4, 2)
-    assert Ranks.read({}) is Ranks.read({"RANK": "1", "WORLD_SIZE": "4"}) is None
+def test_ranks_of_a_launched_process(monkeypatch) -> None:
+    values = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    for name in (*values, "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    assert Ranks.read() is None
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    assert Ranks.read() is None
+    monkeypatch.setenv("MASTER_ADDR", "h")
+    assert Ranks.read() == Ranks(3, 1, 4, 2)
 
 
 def test_own_device() -> None:

@@ -37,7 +37,7 @@ def test_weights_equal_repeated_rows(n_genes, relu):
     weight = torch.tensor([1, 3, 2, 4])
     distinct = rows(n_genes, 4, H).requires_grad_()
     target = rows(n_genes, 4, H, seed=2)
-    out = ours(distinct, weight.double(), relu=relu)
+    out = ours(distinct.reshape(-1, H), weight.double().repeat(n_genes), relu=relu).reshape(distinct.shape)
     repeated = distinct.detach().repeat_interleave(weight, dim=1).requires_grad_()
     plain = torchs(repeated.reshape(-1, H)).reshape(repeated.shape)
     plain = plain.relu() if relu else plain
@@ -65,7 +65,7 @@ def test_outer_terms_add_up_to_the_normalised_sums():
             terms = norm.outer_terms(b, e, weight)
             out = (terms[0][:, None] + terms[1]).relu()
         else:
-            out = norm(b[:, None] + e, weight, relu=True)
+            out = norm((b[:, None] + e).reshape(-1, H), weight.repeat(7), relu=True).reshape(7, 4, H)
         ((out - target).square() * weight[:, None]).sum().backward()
         results.append([out, b.grad, e.grad, norm.weight.grad, norm.bias.grad])
     for a, b in zip(*results, strict=True):
@@ -88,8 +88,8 @@ def test_no_weight_at_all_leaves_running_statistics(n_rows):
 
 def test_statistics_stay_single_precision_under_autocast():
     norm = WeightedBatchNorm(H)
-    x = (rows(400, 3, H) + 30).to(torch.bfloat16)
-    weight = torch.tensor([1.0, 2.0, 3.0])
+    x = (rows(1200, H) + 30).to(torch.bfloat16)
+    weight = torch.tensor([1.0, 2.0, 3.0]).repeat(400)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = norm(x, weight)
     assert out.dtype == torch.bfloat16

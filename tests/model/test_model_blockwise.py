@@ -7,6 +7,7 @@ import torch
 from model_twin import GENES, small_network
 
 from gears.model import _blockwise as blockwise
+from gears.model._batchnorm import Weights
 from gears.model.network import GEARSNetwork
 
 ROWS = torch.tensor([0, 0, 1, 2, 3]), torch.tensor([1, 4, 2, 7, 1])
@@ -18,12 +19,13 @@ class WholeTensors(GEARSNetwork):
 
     def _block_by_block(self, base_GH, effect_UH, weights, notes, division):
         base_GH, effect_UH = self.bn_pert_base.outer_terms(base_GH, effect_UH, weights)
-        state_GUH = (base_GH[:, None] + effect_UH).relu()
-        genes_GUH = self.recovery_w(state_GUH, weights)
+        state_RH = (base_GH[:, None] + effect_UH).relu().flatten(0, 1)  # rows of genes and conditions
+        weights = Weights(weights.share_U.repeat(GENES) / GENES, weights.n_cells * GENES)
+        genes_GUH = self.recovery_w(state_RH, weights).unflatten(0, (GENES, -1))
         own_GU = (genes_GUH * self.indv_w1.transpose(1, 2)).sum(dim=2)
         if not self.config.uncertainty:
             return own_GU, None
-        return own_GU, self.uncertainty_w(state_GUH, weights).squeeze(-1)
+        return own_GU, self.uncertainty_w(state_RH, weights).reshape(GENES, -1)
 
 
 def step(network: GEARSNetwork) -> dict[str, torch.Tensor]:

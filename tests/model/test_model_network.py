@@ -8,7 +8,8 @@ import torch
 from model_twin import GENES, HIDDEN, collapse, graph_of, small_network, twin_of
 
 from gears.model.config import ModelConfig
-from gears.model.network import Fallback, GEARSNetwork
+from gears.model.layers import Fallback
+from gears.model.network import GEARSNetwork
 
 PERTS = [[3], [], [1, 4], [3], [2], [4, 1], [], [], [0, 5, 7], [2], [3], [1]]
 VARIANTS = {

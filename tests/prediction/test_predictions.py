@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from gears.conditions import Condition
-from gears.prediction.predictions import Predictions, listed_order
+from gears.prediction._stream import listed_order
+from gears.prediction.predictions import Predictions
 
 
 @pytest.fixture

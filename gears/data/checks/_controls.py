@@ -93,14 +93,14 @@ def _label_findings(obs: pd.DataFrame) -> list[Finding]:
     return []
 
 
-def _scale_findings(found: str | None, wanted: str | None) -> list[Finding]:
+def _scale_findings(scale: str | None, of_model: str | None) -> list[Finding]:
     """Values of another scale than those that the model was trained on."""
-    if None in (found, wanted) or found == wanted:
+    if None in (scale, of_model) or scale == of_model:
         return []
-    what = f"X holds values of the scale {found!r}, and the model was trained on {wanted!r}"
-    remedy = f"bring them to {wanted!r} as the screen was"
-    if wanted == LOG1P and found == COUNTS:
+    what = f"X holds values of the scale {scale!r}, and the model was trained on {of_model!r}"
+    remedy = f"bring them to {of_model!r} as the screen was"
+    if of_model == LOG1P and scale == COUNTS:
         remedy = "apply scanpy.pp.normalize_total(target_sum=1e4) and scanpy.pp.log1p on a copy, as for the screen"
-    elif wanted == LOG1P and found in WRONG:
-        remedy = WRONG[str(found)][1]
+    elif of_model == LOG1P and scale in WRONG:
+        remedy = WRONG[str(scale)][1]
     return [Finding("other-scale", what, remedy)]

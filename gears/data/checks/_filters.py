@@ -127,11 +127,11 @@ def not_knocked_down(
     at = {name: i for i, name in enumerate(gene_names)}
     cell_condition = table.cell_condition
     control = next(i for i, condition in enumerate(table.conditions) if condition.is_control)
-    wanted = sorted({gene for condition in table.conditions for gene in condition.genes if gene in at})
-    targets = targets[:, [at[gene] for gene in wanted]]
+    measured = sorted({gene for condition in table.conditions for gene in condition.genes if gene in at})
+    targets = targets[:, [at[gene] for gene in measured]]
     levels = np.expm1(targets.toarray().astype(np.float64))
     base = levels[cell_condition == control].mean(axis=0)
-    column = {gene: i for i, gene in enumerate(wanted) if base[i] > 0}
+    column = {gene: i for i, gene in enumerate(measured) if base[i] > 0}
     whole, single, unchecked = [], np.zeros(len(gone), dtype=bool), []
     for i, condition in enumerate(table.conditions):
         known = [column[gene] for gene in condition.genes if gene in column]

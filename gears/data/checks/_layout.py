@@ -90,15 +90,15 @@ class Layout:
 def find_layout(obs: pd.DataFrame, var: pd.DataFrame, options: ProcessingOptions) -> tuple[Layout, list[Finding]]:
     """The layout that the options name, or that fits, and what is missing from it."""
     findings = []
-    chosen = _style(obs, options)
-    if isinstance(chosen, Finding):
+    recognised_style = _style(obs, options)
+    if isinstance(recognised_style, Finding):
         swapped = [key for _, key in recognised(var, options.controls)]
         what = f"var[{swapped[0]!r}] holds the labels of cells: rows are genes here" if swapped else ""
-        findings.append(Finding("transposed", what, "pass adata.T, cells x genes") if swapped else chosen)
+        findings.append(Finding("transposed", what, "pass adata.T, cells x genes") if swapped else recognised_style)
         style, condition_key = Style("unknown", (), (), None), None
     else:
-        style, wanted = chosen
-        condition_key, of_column = _column("obs", "condition", obs, wanted, options)
+        style, style_key = recognised_style
+        condition_key, of_column = _column("obs", "condition", obs, style_key, options)
         findings += of_column
     findings += _further_positions(obs, condition_key)
     # the published layout needs both columns; other screens may be of one type, and name genes in the index
@@ -215,20 +215,20 @@ def _column(
     option = "gene_key" if name == "gene_name" else f"{name}_key"
     if name == "condition" and options.guide_key is not None:
         option = "guide_key"
-    wanted = getattr(options, option) or key or name
-    if wanted in frame.columns:
-        return wanted, []
+    column_name = getattr(options, option) or key or name
+    if column_name in frame.columns:
+        return column_name, []
     meaning, remedy = _MEANINGS[name]
     columns = [str(column) for column in frame.columns]
-    near = [column for column in nearest(wanted, columns) if is_text(frame[column])]
+    near = [column for column in nearest(column_name, columns) if is_text(frame[column])]
     hint = f"pass {option}={near[0]!r}" if near else f"columns: {shorten(columns) or 'none'}"
     fitting = recognised(frame) if name == "condition" else []
     if others := [(style, column) for style, column in fitting if style.name != "gears"]:
         hint = f"obs[{others[0][1]!r}] is in the style of {others[0][0].name}: pass style='auto'"
     elif not near:
         hint += f": {remedy}"
-    what = f"adata.{axis} has no column {wanted!r} ({meaning})"
-    return None, check("missing-column", [wanted], what, hint)
+    what = f"adata.{axis} has no column {column_name!r} ({meaning})"
+    return None, check("missing-column", [column_name], what, hint)
 
 
 _MEANINGS = {

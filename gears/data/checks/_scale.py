@@ -92,8 +92,8 @@ def detect_scale(matrix: sparse.csr_matrix) -> str | None:
 def _sample(matrix: sparse.csr_matrix) -> list[np.ndarray]:
     """Values above 0 of some cells that have any."""
     numbers = np.flatnonzero(np.diff(matrix.indptr))
-    chosen = numbers[np.unique(np.linspace(0, len(numbers) - 1, N_SAMPLE).astype(np.int64))]
-    rows = (matrix.data[matrix.indptr[i] : matrix.indptr[i + 1]].astype(np.float64) for i in chosen)
+    sampled = numbers[np.unique(np.linspace(0, len(numbers) - 1, N_SAMPLE).astype(np.int64))]
+    rows = (matrix.data[matrix.indptr[i] : matrix.indptr[i + 1]].astype(np.float64) for i in sampled)
     return [row[row > 0] for row in rows]
 
 

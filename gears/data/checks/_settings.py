@@ -16,6 +16,7 @@ from gears.data.checks._names import in_ascii
 from gears.data.checks._options import ProcessingOptions
 
 JOINT = " | "
+POOLED = "pooled"  # in names of conditions, the cell type of a screen of several
 _SIGNS = r"(?<=[^\W\d_])[-_\s]+(?=[^\W_])|(?<=\d)[-_\s]+(?=[^\W\d_])"
 """Blanks and hyphens inside a name ("K-562", "24 h"), not between two digits ("1_11" is not "11_1")."""
 

@@ -28,7 +28,7 @@ from gears.data.checks._layout import GUIDES, INDEX, ONE_TYPE, Layout, find_layo
 from gears.data.checks._names import KnownGene
 from gears.data.checks._options import ProcessingOptions
 from gears.data.checks._scale import COUNTS, LOG1P
-from gears.data.checks._settings import SettingTable
+from gears.data.checks._settings import POOLED, SettingTable
 from gears.data.checks._styles import is_control_like
 from gears.data.reading._matrix import RAW, as_csr, layers_of, log_normalize, other_features, values_of
 from gears.files._mapped import pieces
@@ -42,7 +42,6 @@ MIN_CELLS_DE = 2
 REFUSED = "this screen cannot be prepared"
 UNREADABLE = ("missing-label", "unreadable-label", "other-separator")
 """Findings after which labels cannot be brought into the published form."""
-POOLED = "pooled"
 
 
 @dataclass(frozen=True)
@@ -68,13 +67,13 @@ class ScreenDraft:
     cell_types: pd.Series = field(default_factory=lambda: pd.Series(dtype=object))
     table: LabelTable | None = None  # labels of the cells that stay; None where labels could not be read
     mapping: dict[str, str] = field(default_factory=dict)
-    guides: dict[str, str] = field(default_factory=dict)  # published label of each guide
     """The screen's own labels, and what they are read as."""
+    guides: dict[str, str] = field(default_factory=dict)  # published label of each guide
     matrix: sparse.csr_matrix = field(default_factory=lambda: sparse.csr_matrix((0, 0), dtype=np.float32))
+    """Log-normalised expression: (N, G), in the end (n, G)."""
     # settings, condition_names, has_negative, scale: labels with context and perturbation type (None before the cells
     # are divided); published name of each label; whether a value is below 0; the scale of the values as given
     # (:data:`gears.data.checks._scale.SCALES`)
-    """Log-normalised expression: (N, G), in the end (n, G)."""
     settings: SettingTable | None = None
     condition_names: list[str] = field(default_factory=list)
     has_negative: bool = False

@@ -75,19 +75,19 @@ class Blocks:
         if not n_cells:
             return np.zeros(0, dtype=np.int64), self.adata.X
         spots = np.linspace(0, max(0, n_cells - CELLS_OF_SPOT), SPOTS).astype(np.int64)
-        wanted = np.unique(np.minimum(spots[:, None] + np.arange(CELLS_OF_SPOT), n_cells - 1))
+        cells = np.unique(np.minimum(spots[:, None] + np.arange(CELLS_OF_SPOT), n_cells - 1))
         if n_cells <= SPOTS * CELLS_OF_SPOT:
-            wanted = np.arange(n_cells)
-        numbers, parts = np.searchsorted(ends, wanted, side="right"), []
+            cells = np.arange(n_cells)
+        numbers, parts = np.searchsorted(ends, cells, side="right"), []
         for number in np.unique(numbers).tolist():
-            rows = wanted[numbers == number] - (ends[number] - self.sizes[number])
+            rows = cells[numbers == number] - (ends[number] - self.sizes[number])
             block = self.blocks[number]
             if isinstance(block, StoredBlock):
                 low, high = int(rows[0]), int(rows[-1])
                 block = replace(block, start=block.start + low, stop=block.start + high + 1)
                 rows = rows - low
             parts.append(block_values(block.compute() if hasattr(block, "compute") else block)[rows])
-        return wanted, as_csr(sparse.vstack(parts, format="csr"))
+        return cells, as_csr(sparse.vstack(parts, format="csr"))
 
 
 def block_values(block: Any) -> sparse.csr_matrix:

@@ -300,7 +300,6 @@ def open_lean(path: Path, layer: str | None, near: Path) -> AnnData:
     holds no second copy and the system can let go of its pages. Other kinds of files are read whole. Errors are those
     of :func:`open_screen`.
     """
-    refuse_address(path)
     path = user_path(path)
     if kind_of(path) != "h5ad":
         return open_screen(path)

@@ -32,12 +32,6 @@ class ModelContexts:
     control_mean_KG: np.ndarray  # mean of each context's control cells, (K, G), one row without contexts
     is_measured_KG: np.ndarray | None = None  # which genes each context measures, bool; None where all measure all
 
-    def __post_init__(self) -> None:
-        if len(self.control_mean_KG) != max(1, len(self.contexts)):
-            n = len(self.control_mean_KG)
-            msg = f"{len(self.contexts)} contexts come with {n} control means; give one for each"
-            raise ValueError(msg)
-
     @property
     def is_plain(self) -> bool:
         """Whether there is neither a context nor a type to name."""

@@ -31,13 +31,11 @@ from gears.data.screen._statistics import (
     statistics_of,
 )
 from gears.files._mapped import TableWriter, pieces
-from gears.files._paths import user_path
+from gears.files._paths import reading, user_path
 from gears.files.formats import (
     FolderFormat,
     checksums_of,
     content_hash,
-    need_names,
-    need_types,
     plain_adata,
     read_json,
     write_json,
@@ -186,10 +184,7 @@ def _written_statistics(
         ids = table.cell_condition
         statistics, control_mean_BG = statistics_of(cells, ids, control_of, table.cell_batch, workers=workers)
         if is_measured is not None:
-            contexts = sorted(is_measured)
-            is_measured_KG = np.array([is_measured[name] for name in contexts])
-            fill_unmeasured(statistics, is_measured_KG, np.array([contexts.index(c.context) for c in table.conditions]))
-            np.save(folder / f"{MEASURED}.npy", is_measured_KG)
+            save_measured(folder, statistics, is_measured, table.conditions)
         np.save(folder / "cells" / "batch.npy", table.cell_batch)
         save_statistics(target, statistics, control_mean_BG)
         return statistics
@@ -206,6 +201,21 @@ def _written_statistics(
             del moments, rows  # before the next block is made
     tables = {name: map_array(target / f"{name}.npy") for name in STATISTICS}
     return ConditionStatistics(**tables, control_of=control_of)
+
+
+def save_measured(
+    folder: Path,
+    statistics: ConditionStatistics,
+    is_measured: Mapping[str, np.ndarray],
+    conditions: Sequence[Condition],
+) -> None:
+    """Write which genes, (G,) bool, each context measures, and fill the statistics of others in place."""
+    contexts = sorted(is_measured)
+    is_measured_KG = np.array([is_measured[name] for name in contexts])
+    fill_unmeasured(statistics, is_measured_KG, np.array([contexts.index(one.context) for one in conditions]))
+    file = folder / f"{MEASURED}.npy"
+    file.parent.mkdir(exist_ok=True)
+    np.save(file, is_measured_KG)
 
 
 def controls_of(conditions: Sequence[Condition]) -> np.ndarray:
@@ -267,46 +277,26 @@ def array_path(manifest: dict[str, Any], name: str) -> str:
 
 
 def read_tables(folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """Names, labels and conditions (as objects) of a prepared screen; ValueError if they do not fit together."""
+    """Names, labels and conditions (as objects) of a prepared screen, whose checksum was compared."""
     path = folder / TABLES
-    tables = read_json(path)
-    names = ("gene_names", "gene_ids", "labels", "condition_names")
-    need_types(path, tables, dict.fromkeys((*names, "label_condition", "conditions"), list))
-    need_names(path, tables, *names)
-    try:
+    with reading(path, "tables of a prepared screen", "it may be damaged: prepare the screen again"):
+        tables = read_json(path)
         if _OLD_TABLES in manifest["files"]:
             tables = _with_old_tables(folder / _OLD_TABLES, tables)
-        ids = tables["label_condition"]
-        tables["conditions"] = conditions = tuple(map(_condition, tables["conditions"]))
-        whole = (
-            len(tables["gene_names"]) == len(tables["gene_ids"])
-            and len(tables["labels"]) == len(tables["condition_names"]) == len(ids)
-            and all(type(number) is int and 0 <= number < len(conditions) for number in ids)
-            and len(controls_of(conditions)) > 0
-        )
-        tables["label_condition"] = np.asarray(ids, dtype=np.int64)
-    except (IndexError, KeyError, TypeError, ValueError):
-        whole = False
-    if not whole:
-        msg = f"the tables in {path} do not fit together; the screen is damaged: prepare it again"
-        raise ValueError(msg)
+        tables["conditions"] = tuple(map(_condition, tables["conditions"]))
+        tables["label_condition"] = np.asarray(tables["label_condition"], dtype=np.int64)
     return tables
 
 
 def _condition(entry: list[Any]) -> Condition:
     """A condition from its genes (screens of earlier versions without contexts), or from genes, context and type."""
     genes, context, kind = entry if entry and isinstance(entry[0], list) else (entry, "", "")
-    if not (isinstance(genes, list) and all(isinstance(text, str) for text in (*genes, context, kind))):
-        msg = f"{entry!r} is no condition"
-        raise TypeError(msg)
     return Condition(tuple(genes), context, kind)
 
 
 def _with_old_tables(path: Path, plain: dict[str, Any]) -> dict[str, Any]:
     """Tables of a screen with contexts as earlier versions wrote them, in the form of today."""
     old = read_json(path)
-    need_types(path, old, dict.fromkeys(("labels", "label_condition", "units", "strata"), list))
-    need_names(path, old, "labels", "strata")
     published_name = dict(zip(plain["labels"], plain["condition_names"], strict=True))
     conditions = [_condition(entry) for entry in old["units"]]
     names = [

@@ -1,4 +1,4 @@
-"""Moment packs of lanes, plates or replicates of one screen, added up.
+"""Moment packs of lanes, plates or replicates of one screen, added up; and of several screens, as contexts of one.
 
 Each pack is an experimental batch of its own (or several): its conditions are compared with its own control cells, as
 in one pass over all cells with their source as ``batch_key``.
@@ -6,18 +6,23 @@ in one pass over all cells with their source as ``batch_key``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
+from gears.conditions import Condition
 from gears.core._messages import shorten
-from gears.data.checks._settings import JOINT
+from gears.data.checks._names import KnownGene
+from gears.data.checks._options import ProcessingOptions
+from gears.data.checks._settings import JOINT, POOLED
 from gears.data.reading._open import name_of
 from gears.data.screen._cells import drawn_rows
 from gears.data.screen._packs import COUNTED, MOMENTS, MomentPack, read_pack
+from gears.data.screen._several import CONTEXT, Alignment, align, columns_of, options_of_whole
 from gears.files._paths import check_output, named
 from gears.files.formats import content_hash
 
@@ -55,15 +60,73 @@ def merge_moments(paths: Sequence[str | Path], out: str | Path, *, overwrite: bo
     return _merged(packs).write(out, overwrite=overwrite)
 
 
+def packs_as_contexts(
+    packs: Mapping[str, MomentPack], options: ProcessingOptions, is_gene: KnownGene | None, genes: str
+) -> MomentPack:
+    """Put packs together as contexts of one screen: rows as they are, over the shared genes or over all.
+
+    ValueError where they have no gene in common, are of different scales, or two hold the same cells.
+    """
+    tables = {name: pack.tables for name, pack in packs.items()}
+    own = {name: (table["gene_names"], table["gene_ids"]) for name, table in tables.items()}
+    alignment = align(own, is_gene, genes)
+    whole = options_of_whole(options, next(iter(packs.values())).manifest["scale"])
+    contexts = {name: _as_context(pack, name, alignment) for name, pack in packs.items()}
+    _check_alike(contexts)
+    pack = _merged(contexts)
+    hashes = {name: own.manifest["content_hash"] for name, own in packs.items()}
+    layout = {"style": "gears", "condition_key": "condition", "cell_type_key": CONTEXT, "gene_key": "gene_name"}
+    pack.manifest.update(
+        content_hash=content_hash("contexts", hashes, genes, alignment.var["gene_name"].tolist()),
+        parameters=whole.to_dict(),
+        layout=pack.manifest["layout"] | layout,
+    )
+    if (is_measured := alignment.is_measured) is not None:
+        pack.tables["unmeasured"] = {name: np.flatnonzero(~known).tolist() for name, known in is_measured.items()}
+    return pack
+
+
+def _as_context(pack: MomentPack, name: str, alignment: Alignment) -> MomentPack:
+    """A pack whose conditions are those of a context, with the genes of the whole; those it lacks are all 0."""
+    columns, renamed = alignment.columns[name], alignment.renamed[name]
+    is_there, at = columns >= 0, columns.clip(0)
+
+    def own(gene: str) -> str:
+        return renamed.get(gene, gene)
+
+    conditions = [Condition(tuple(sorted(map(own, one.genes))), context=name, kind=one.kind) for one in pack.conditions]
+    labels = []
+    for label, number in zip(pack.tables["labels"], pack.tables["label_condition"], strict=True):
+        plain = label.removesuffix(pack.conditions[number].suffix)
+        labels.append("+".join(map(own, plain.split("+"))) + conditions[number].suffix)
+    tables = pack.tables | {
+        "gene_names": alignment.var["gene_name"].tolist(),
+        "gene_ids": alignment.var.index.tolist(),
+        "labels": labels,
+        "conditions": [[list(one.genes), one.context, one.kind] for one in conditions],
+        "condition_names": [f"{POOLED}_{shown.split('_', 1)[-1]}" for shown in pack.tables["condition_names"]],
+        "batches": [JOINT.join(filter(None, (batch, name))) for batch in pack.tables["batches"]],
+    }
+    shape = pack.manifest["shape"] | {"genes": len(columns)}
+    return replace(
+        pack,
+        manifest=pack.manifest | {"shape": shape, "cell_types": [name]},
+        tables=tables,
+        layers={layer: values[:, at] * is_there for layer, values in pack.layers.items()},
+        halves=pack.halves[..., at] * is_there,
+        controls=columns_of(pack.controls, columns),
+    )
+
+
 def _check_alike(packs: dict[str, MomentPack]) -> None:
     """Raise ValueError where packs do not belong to one screen, or share cells."""
     (first_name, first), *others = packs.items()
     for name, pack in others:
         for what in ("gene_ids", "gene_names"):
-            own, wanted = pack.tables[what], first.tables[what]
-            if own != wanted:
-                same = set(own) == set(wanted)
-                differing = sorted(set(own) ^ set(wanted))
+            genes, expected = pack.tables[what], first.tables[what]
+            if genes != expected:
+                same = set(genes) == set(expected)
+                differing = sorted(set(genes) ^ set(expected))
                 detail = "in another order" if same else f"others ({shorten(differing, 3)})"
                 msg = (
                     f"{name} and {first_name} do not measure the same genes: {detail}; prepare both from the same genes"

@@ -22,7 +22,7 @@ from scipy import sparse
 
 from gears.conditions import Condition
 from gears.data.screen._cells import CellMatrix
-from gears.data.screen._files import controls_of, finish_folder, save_statistics
+from gears.data.screen._files import controls_of, finish_folder, save_measured, save_statistics
 from gears.data.screen._statistics import (
     ConditionStatistics,
     batch_statistics,
@@ -32,7 +32,7 @@ from gears.data.screen._statistics import (
 from gears.files._atomic import new_folder, write_atomically
 from gears.files._paths import check_output, reading, user_path
 from gears.files._untrusted import refuse_beyond, refuse_links
-from gears.files.formats import SEAL, content_hash, need_types, plain_adata
+from gears.files.formats import SEAL, content_hash, plain_adata
 
 if TYPE_CHECKING:
     from gears.data.screen._prepared import PreparedScreen
@@ -49,7 +49,9 @@ class MomentPack:
     """R rows of C conditions over G genes, and what stands beside them."""
 
     manifest: dict[str, Any]  # as of a prepared screen, without files
-    tables: dict[str, Any]  # names, labels, conditions and batches as plain values, "label_cells"
+    # names, labels, conditions and batches as plain values, "label_cells"; where contexts measure different genes,
+    # "unmeasured": the numbers of those that each context lacks
+    tables: dict[str, Any]
     # row_condition, row_batch, n: condition, experimental batch and cells of each row, (R,) int64
     row_condition: np.ndarray
     row_batch: np.ndarray
@@ -119,6 +121,10 @@ class MomentPack:
             statistics, control_mean_BG = matched_statistics(
                 self._batches(control_of), control_of, len(self.tables["gene_ids"]), len(self.tables["batches"])
             )
+        if (unmeasured := self.tables.get("unmeasured")) is not None:
+            genes = np.arange(len(self.tables["gene_ids"]))
+            is_measured = {context: ~np.isin(genes, lacking) for context, lacking in unmeasured.items()}
+            save_measured(folder, statistics, is_measured, self.conditions)
         save_statistics(folder / "statistics", statistics, control_mean_BG)
         (folder / "halves").mkdir()
         np.save(folder / "halves" / "mean.npy", self.halves)
@@ -143,9 +149,6 @@ class MomentPack:
 def pack_of(screen: PreparedScreen) -> MomentPack:
     """The pack of a prepared screen with its cells; the arrays are those of its folder."""
     screen.need_cells()
-    if screen.is_measured_KG is not None:
-        msg = "the contexts of this screen measure different genes; write a pack of each screen"
-        raise ValueError(msg)
     tables = {
         "gene_names": screen.gene_names,
         "gene_ids": screen.gene_ids,
@@ -156,6 +159,9 @@ def pack_of(screen: PreparedScreen) -> MomentPack:
         "batches": list(screen.batches),
         "label_cells": screen.label_cells.tolist(),
     }
+    if screen.is_measured_KG is not None:
+        lacking = map(np.flatnonzero, ~screen.is_measured_KG)
+        tables["unmeasured"] = {name: genes.tolist() for name, genes in zip(screen.contexts, lacking, strict=True)}
     manifest = {name: value for name, value in screen.manifest.items() if name not in _OF_FOLDER}
     sizes = {"cells": screen.n_cells, "conditions": len(screen.conditions), "labels": len(screen.labels)}
     manifest |= {"content_hash": screen.content_hash, "shape": manifest["shape"] | sizes}
@@ -267,7 +273,6 @@ def read_pack(path: str | Path) -> MomentPack:
             msg = f"{path} has format version {beside['format_version']}, this release reads {VERSION}; write it again"
             raise ValueError(msg)
         text = json.loads(str(beside["description"]))
-        need_types(path, text, {"manifest": dict, "tables": dict})
         obs = read_elem(group["obs"])
         layers = {name: read_elem(group["X" if name == "mean" else f"layers/{name}"]) for name in (*MOMENTS, *COUNTED)}
         pack = MomentPack(

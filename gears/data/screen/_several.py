@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,18 +32,6 @@ CONTEXT = "cell_type"
 SAME_SIZE = 0.01  # relative difference of library sizes within which screens are normalised alike
 
 
-@dataclass(frozen=True)
-class Several:
-    """Several screens put together: cells, how to prepare them, and the genes that each context measures, (G,) bool.
-
-    The last is None where all measure all.
-    """
-
-    adata: AnnData
-    options: ProcessingOptions
-    is_measured: Mapping[str, np.ndarray] | None
-
-
 def check_sources(sources: Any) -> dict[str, Any]:
     """Screens by name; ValueError for names that no context can have, and for fewer than two."""
     if not isinstance(sources, Mapping) or len(sources) < 2:
@@ -57,21 +45,25 @@ def check_sources(sources: Any) -> dict[str, Any]:
     return dict(zip(names, sources.values(), strict=True))
 
 
+def several_contexts(contexts: Sequence[str]) -> str:
+    """What is said of a screen with several contexts."""
+    return (
+        f"it has {count(len(contexts), 'context')} ({shorten(contexts)}), and each screen becomes one; give each line "
+        "as a separate screen"
+    )
+
+
 def options_of_prepared(screen: PreparedScreen, options: ProcessingOptions) -> ProcessingOptions:
     """How the file of a prepared screen is read, where others have `options`.
 
     ValueError for one with several contexts, or divided in another way than the whole is.
     """
     if len(screen.contexts) > 1:
-        msg = (
-            f"it has {len(screen.contexts)} contexts ({shorten(screen.contexts)}), and each screen becomes one; give "
-            "each line as a separate screen"
-        )
-        raise ValueError(msg)
+        raise ValueError(several_contexts(screen.contexts))
     made = ProcessingOptions.from_mapping(screen.manifest["parameters"])
-    kind, batches = made.perturbation_type_key, sorted({*(made.batch_key or ())} - {made.context_key, CONTEXT})
+    type_key, batches = made.perturbation_type_key, sorted({*(made.batch_key or ())} - {made.context_key, CONTEXT})
     for name, theirs, ours in (
-        ("perturbation_type_key", kind, options.perturbation_type_key),
+        ("perturbation_type_key", type_key, options.perturbation_type_key),
         ("batch_key", batches or None, options.batch_key),
     ):
         if theirs is not None and theirs != ours:
@@ -82,13 +74,13 @@ def options_of_prepared(screen: PreparedScreen, options: ProcessingOptions) -> P
     )
 
 
-def differences(drafts: Mapping[str, ScreenDraft]) -> list[Finding]:
-    """What keeps screens that are right alone from being one: other scales, or other sums of a cell."""
-    scales = {name: draft.scale for name, draft in drafts.items() if draft.scale is not None}
+def differences(screens: Mapping[str, tuple[str | None, sparse.csr_matrix]]) -> list[Finding]:
+    """What keeps screens (scale, and cells) that are right alone from being one: other scales, or sums of a cell."""
+    scales = {name: scale for name, (scale, _) in screens.items() if scale is not None}
     if len(set(scales.values())) > 1:
         shown = ", ".join(f"{name} {scale}" for name, scale in scales.items())
         return [Finding("other-scale", f"the screens have different scales ({shown})", "bring them to one scale first")]
-    sizes = {name: library_size(draft.matrix) for name, draft in drafts.items() if draft.scale == LOG1P}
+    sizes = {name: library_size(cells) for name, (scale, cells) in screens.items() if scale == LOG1P}
     known = {name: size for name, size in sizes.items() if size is not None}
     if known and max(known.values()) > (1 + SAME_SIZE) * min(known.values()):
         shown = ", ".join(f"{name} {size:,.0f}" for name, size in known.items())
@@ -97,11 +89,23 @@ def differences(drafts: Mapping[str, ScreenDraft]) -> list[Finding]:
     return []
 
 
-def together(
-    drafts: Mapping[str, ScreenDraft], options: ProcessingOptions, is_gene: KnownGene | None, genes: str
-) -> Several:
-    """Cells of all screens over the shared genes, or over all."""
-    own = {name: (draft.var["gene_name"].tolist(), draft.var.index.tolist()) for name, draft in drafts.items()}
+@dataclass(frozen=True)
+class Alignment:
+    """The genes of the whole, and where each screen has them."""
+
+    var: pd.DataFrame  # "gene_name"; where screens differ, "measured_<screen>"
+    columns: Mapping[str, np.ndarray]  # of each screen: column of every gene of the whole, -1 for none, (G,) int64
+    renamed: Mapping[str, Mapping[str, str]]  # of each screen: gene names that became others
+
+    @property
+    def is_measured(self) -> dict[str, np.ndarray] | None:
+        """Which genes each screen measures, (G,) bool; None where all measure all."""
+        is_measured = {screen: columns >= 0 for screen, columns in self.columns.items()}
+        return None if all(map(np.all, is_measured.values())) else is_measured
+
+
+def align(own: Mapping[str, tuple[list[str], list[str]]], is_gene: KnownGene | None, genes: str) -> Alignment:
+    """Bring names and ids of each screen's genes to one spelling; `genes` of all screens ("shared"), or of any."""
     renamed = one_spelling(own, is_gene)
     changed = [f"{name}: {old} is {new}" for name, names in renamed.items() for old, new in names.items()]
     if changed:
@@ -119,33 +123,49 @@ def together(
         examples = "; ".join(f"{screen} {shorten(names, 3)}" for screen, names in names_of.items())
         msg = f"no gene is measured by all screens ({examples}); gene_key= names the column of var to compare"
         raise ValueError(msg)
-    matrices, is_measured = [], {}
-    for screen, draft in drafts.items():
-        column_of = {name: column for column, name in enumerate(names_of[screen])}
-        columns = np.array([column_of.get(name, -1) for name in kept])
-        is_measured[screen] = columns >= 0
-        matrices.append(_columns(draft.matrix, columns))
-    divisions = [name for name in (*(options.batch_key or ()), options.perturbation_type_key) if name]
-    obs = pd.concat([_obs(name, draft, divisions) for name, draft in drafts.items()])
+    columns = {}
+    for screen, names in names_of.items():
+        column_of = {name: column for column, name in enumerate(names)}
+        columns[screen] = np.array([column_of.get(name, -1) for name in kept])
     ids = [id_of[name] for name in kept]
     var = pd.DataFrame({"gene_name": kept}, index=ids if len(set(ids)) == len(ids) else kept)
-    differ = not all(known.all() for known in is_measured.values())
-    if differ:
+    alignment = Alignment(var, columns, renamed)
+    if (is_measured := alignment.is_measured) is not None:
         var = var.assign(**{f"measured_{screen}": known for screen, known in is_measured.items()})
-    adata = plain_adata(obs, var, X=sparse.vstack(matrices, format="csr"))
-    whole = ProcessingOptions(
+    return replace(alignment, var=var)
+
+
+def together(
+    drafts: Mapping[str, ScreenDraft], options: ProcessingOptions, is_gene: KnownGene | None, genes: str
+) -> tuple[AnnData, ProcessingOptions, Mapping[str, np.ndarray] | None]:
+    """Cells of all screens over the shared genes, or over all; how to prepare them; which genes each context measures.
+
+    The last, (G,) bool by context, is None where all measure all.
+    """
+    own = {name: (draft.var["gene_name"].tolist(), draft.var.index.tolist()) for name, draft in drafts.items()}
+    alignment = align(own, is_gene, genes)
+    matrices = [columns_of(draft.matrix, alignment.columns[screen]) for screen, draft in drafts.items()]
+    divisions = [name for name in (*(options.batch_key or ()), options.perturbation_type_key) if name]
+    obs = pd.concat([_obs(name, draft, divisions) for name, draft in drafts.items()])
+    adata = plain_adata(obs, alignment.var, X=sparse.vstack(matrices, format="csr"))
+    scale = next((draft.scale for draft in drafts.values() if draft.scale is not None), None)
+    return adata, options_of_whole(options, scale), alignment.is_measured
+
+
+def options_of_whole(options: ProcessingOptions, scale: str | None) -> ProcessingOptions:
+    """How the whole is prepared, where its screens have `options`: each is a context and a batch."""
+    return ProcessingOptions(
         style="gears",
         context_key=CONTEXT,
         batch_key=[CONTEXT, *(options.batch_key or ())],
         perturbation_type_key=options.perturbation_type_key,
         skip_calc_de=options.skip_calc_de,
         as_genes=options.as_genes,
-        scale=next((draft.scale for draft in drafts.values() if draft.scale is not None), None),
+        scale=scale,
     )
-    return Several(adata, whole, is_measured if differ else None)
 
 
-def _columns(matrix: sparse.csr_matrix, columns: np.ndarray) -> sparse.csr_matrix:
+def columns_of(matrix: sparse.csr_matrix, columns: np.ndarray) -> sparse.csr_matrix:
     """Columns of a matrix in another order, with empty ones for -1, (N, len(columns)) CSR."""
     to = np.full(matrix.shape[1], -1, dtype=np.int64)
     to[columns[columns >= 0]] = np.flatnonzero(columns >= 0)

@@ -93,12 +93,12 @@ class ConditionStatistics:
         (n, G) float64 each, 0 for controls: control cells pair with themselves.
         """
         if self.v2 is None or self.v3 is None or self.v4 is None:
-            own, control = (
+            of_cells, control = (
                 [np.asarray(table[rows]) for table in (self.m2, self.m3, self.m4)]
                 for rows in (conditions, self.controls_of(conditions))
             )
-            central = [own[0] + control[0], own[1] - control[1], own[2] + control[2]]
-            central[2] += 6 * own[0] * control[0]
+            central = [of_cells[0] + control[0], of_cells[1] - control[1], of_cells[2] + control[2]]
+            central[2] += 6 * of_cells[0] * control[0]
             release(self.m2, self.m3, self.m4)
         else:
             central = [np.asarray(table[conditions]) for table in (self.v2, self.v3, self.v4)]
@@ -198,7 +198,7 @@ def matched_statistics(
 ) -> tuple[ConditionStatistics, np.ndarray]:
     """Statistics of all batches (:func:`batch_statistics`) together, and each batch's control mean (B, G)."""
     n_conditions = len(control_of)
-    own, pairs = ConditionMoments(n_conditions, n_genes), ConditionMoments(n_conditions, n_genes)
+    of_cells, pairs = ConditionMoments(n_conditions, n_genes), ConditionMoments(n_conditions, n_genes)
     # of the last batch seen: exact to the last bit for a condition that is in one batch only
     last = {name: np.zeros((n_conditions, n_genes)) for name in (*STATISTICS[1:], *PAIRED)}
     above, below, origin = (np.zeros((n_conditions, n_genes)) for _ in range(3))
@@ -211,7 +211,7 @@ def matched_statistics(
         tables = {name: getattr(part, name) for name in STATISTICS[1:]}
         tables |= dict(zip(PAIRED, paired, strict=True))
         centrals = [tables[name] for name in ("m2", "m3", "m4", "nonzero")]
-        own.merge_conditions(present, ConditionMoments.from_central(part.n, delta, *centrals))
+        of_cells.merge_conditions(present, ConditionMoments.from_central(part.n, delta, *centrals))
         pairs.merge_conditions(present, ConditionMoments.from_central(part.n, delta, *paired))
         above[present] += part.n[:, None] * tables["above"]
         below[present] += part.n[:, None] * tables["below"]
@@ -221,21 +221,21 @@ def matched_statistics(
             table[present] = tables[name]
         n_batches_C[present] += 1
         control_mean_BG[batch] = part.mean[at[0]]
-    share = 1.0 / np.maximum(own.n, 1)[:, None]
+    share = 1.0 / np.maximum(of_cells.n, 1)[:, None]
     merged = {
-        "mean": (origin * share)[control_of] + own.mean,
-        "nonzero": own.share("nonzero"),
+        "mean": (origin * share)[control_of] + of_cells.mean,
+        "nonzero": of_cells.share("nonzero"),
         "above": above * share,
         "below": below * share,
     }
-    merged |= {f"m{order}": own.central(order) for order in (2, 3, 4)}
+    merged |= {f"m{order}": of_cells.central(order) for order in (2, 3, 4)}
     matched = bool((n_batches_C > 1).any())
     if matched:
         merged |= {f"v{order}": pairs.central(order) for order in (2, 3, 4)}
     single = (n_batches_C == 1) & (n_batches_C[control_of] == 1)
     for name, table in merged.items():
         table[single] = last[name][single]
-    return ConditionStatistics(n=own.n.astype(np.float64), **merged, control_of=control_of), control_mean_BG
+    return ConditionStatistics(n=of_cells.n.astype(np.float64), **merged, control_of=control_of), control_mean_BG
 
 
 def fill_unmeasured(statistics: ConditionStatistics, is_measured_KG: np.ndarray, context_C: np.ndarray) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gears.core._findings import Finding, check, errors, refusal
 from gears.core._messages import brief, count, nearest, shorten
@@ -23,10 +23,17 @@ from gears.data.reading._download import FOLDER, PUBLISHED_FILES, PUBLISHED_OPTI
 from gears.data.reading._guides import add_guides
 from gears.data.reading._open import SUFFIXES, in_reach, kind_of, name_of, open_lean, open_screen, refuse_address
 from gears.data.screen._files import H5AD, is_prepared, screen_hash, write_screen
-from gears.data.screen._packs import is_pack, pack_of, read_pack
+from gears.data.screen._merging import packs_as_contexts
+from gears.data.screen._packs import MomentPack, is_pack, pack_of, read_pack
 from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen._reduce import reduce_to_pack
-from gears.data.screen._several import check_sources, differences, options_of_prepared, together
+from gears.data.screen._several import (
+    check_sources,
+    differences,
+    options_of_prepared,
+    several_contexts,
+    together,
+)
 from gears.files._atomic import clean_leftovers, locked, need_space, new_folder
 from gears.files._paths import check_output, named, user_path
 from gears.files.formats import MANIFEST
@@ -35,6 +42,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
     from anndata import AnnData
+    from scipy import sparse
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +62,7 @@ class LoadOptions(ProcessingOptions):
     drop_unmapped: bool = option(False, switch(), help="exclude conditions with a gene that the annotation lacks")
     screens: Mapping[str, Any] | None = option(None, anything(), command="",
         help="""screens by name that are put together as the contexts of one, under the name data_name: AnnData, files,
-        prepared folders or PertData""")
+        moment packs, prepared folders or PertData""")
     genes: str = option("shared", one_of(["shared", "all"]), command="",
         help="genes of several screens: shared, those that all of them measure, or all, those that any of them does")
     # fmt: on
@@ -103,14 +111,15 @@ def prepare_screen(
     `workers`: processes that compute the statistics (the result does not depend on it).
     `is_gene`: symbol of a gene that the annotation knows, None for other tokens of labels; outside the style "gears"
         these must be measured genes.
-    `moments`: a moment pack to write instead of the cells, by :func:`write_reduced`; the screen is opened from it.
+    `moments`: a moment pack to write instead of the cells, by :func:`reduced`; the screen is opened from it.
     `is_measured`: which genes, (G,) bool, each context measures, where these differ; the values of others are not used.
     `processing`: see :class:`ProcessingOptions`.
     """
     settings, workers = ProcessingOptions.from_mapping(processing), whole_number("workers", workers)
     folder = user_path(folder)
     if moments is not None:
-        return open_pack(write_reduced(adata, moments, settings, is_gene, folder.parent, workers=workers), folder)
+        check_output(moments)
+        return open_pack(reduced(adata, settings, is_gene, folder.parent, workers=workers).write(moments), folder)
     adata = from_dask(in_reach(adata, folder.parent), settings.layer, folder.parent)
     draft = check_screen(adata, settings, is_gene=is_gene)
     if message := refusal(REFUSED, draft.findings):
@@ -122,22 +131,20 @@ def prepare_screen(
     return _placed(folder, key, n_bytes, write)
 
 
-def write_reduced(
+def reduced(
     source: AnnData | Path,
-    path: str | Path,
     settings: ProcessingOptions,
     is_gene: KnownGene | None,
     near: Path,
     *,
     workers: int = 1,
     on_dask: bool = False,
-) -> Path:
-    """Check a screen and write its moment pack, reading it block by block; its cells are copied nowhere.
+) -> MomentPack:
+    """Check a screen and make its moment pack, reading it block by block; its cells are copied nowhere.
 
     `source`: an AnnData (in memory, backed or with dask arrays), or a file or folder. Values are judged by some cells.
     `near`: a folder for temporary files. `on_dask`: reduce on the active dask scheduler, not here.
     """
-    check_output(path)
     blocks = blocks_of(source, settings.layer, near)
     draft = check_screen(blocks.adata, settings, is_gene=is_gene, sample=blocks.some())
     residuals = [name for name in ("max_residual", "max_cell_residual") if getattr(settings, name) is not None]
@@ -146,7 +153,7 @@ def write_reduced(
     if message := refusal(REFUSED, draft.findings):
         raise ValueError(message)
     draft.log()
-    return reduce_to_pack(blocks, draft, workers=workers, on_dask=on_dask).write(path)
+    return reduce_to_pack(blocks, draft, workers=workers, on_dask=on_dask)
 
 
 def open_pack(path: str | Path, folder: str | Path) -> PreparedScreen:
@@ -154,7 +161,11 @@ def open_pack(path: str | Path, folder: str | Path) -> PreparedScreen:
 
     FileNotFoundError or ValueError if there is no pack, or it is of another version, cut or changed.
     """
-    pack, folder = read_pack(path), user_path(folder)
+    return _unpacked(read_pack(path), user_path(folder))
+
+
+def _unpacked(pack: MomentPack, folder: Path) -> PreparedScreen:
+    """The folder of a pack."""
     n_bytes = 2 * sum(array.nbytes for array in pack.arrays().values())
     return _placed(folder, pack.manifest["content_hash"], n_bytes, pack.unpack, has_cells=False)
 
@@ -261,11 +272,11 @@ def obtain_screen(data_path: Path, load: LoadCall, is_gene: Callable[[], KnownGe
         msg = "dask reduces files whose cells have labels to a moment pack: give moments=, and no guides; or omit dask"
         raise ValueError(msg)
     if load.guides is None and load.moments is not None:
-        reading = cluster(load.dask) if load.dask is not None else contextlib.nullcontext()
+        check_output(load.moments)
         options = ProcessingOptions.from_mapping(processing)
-        with reading:
-            on_dask: Any = {"workers": workers, "on_dask": load.dask is not None}
-            pack = write_reduced(source, load.moments, options, is_gene(), data_path, **on_dask)
+        how: Any = {"workers": workers, "on_dask": load.dask is not None}
+        with contextlib.nullcontext() if load.dask is None else cluster(load.dask):
+            pack = reduced(source, options, is_gene(), data_path, **how).write(load.moments)
         return open_pack(pack, data_path / name)
     if load.guides is None:
         adata = open_lean(source, settings.layer, data_path)
@@ -289,30 +300,52 @@ def _obtain_several(data_path: Path, load: LoadCall, is_gene: KnownGene) -> Prep
     for name, source in sources.items():  # all before one of them is read
         if isinstance(source, str | Path):
             sources[name] = locate_screen(source, data_path)
-    drafts, problems = {}, []
+    as_packs = any(isinstance(source, Path) and is_pack(source) for source in sources.values())
+    made: dict[str, ScreenDraft | MomentPack] = {}
+    cells: dict[str, tuple[str | None, sparse.csr_matrix]] = {}
+    problems: list[Finding] = []
     for name, source in sources.items():
         try:
-            drafts[name] = draft = _draft(source, settings, data_path, is_gene)
+            made[name] = one = (_pack if as_packs else _draft)(source, settings, data_path, is_gene)
         except (ValueError, OSError, TypeError) as error:
             problems.append(Finding("unreadable", f"{name}: {error}"))
             continue
-        problems += [replace(finding, what=f"{name}: {finding.what}") for finding in errors(draft.findings)]
-        logger.info("screen %s: %s x %s", name, count(draft.n_cells, "cell"), count(draft.n_genes, "gene"))
-        draft.log()
-    if message := refusal(REFUSED_SEVERAL, problems or differences(drafts)):
+        if isinstance(one, MomentPack):
+            cells[name] = one.manifest["scale"], one.controls
+            continue
+        problems += [replace(finding, what=f"{name}: {finding.what}") for finding in errors(one.findings)]
+        logger.info("screen %s: %s x %s", name, count(one.n_cells, "cell"), count(one.n_genes, "gene"))
+        one.log()
+        cells[name] = one.scale, one.matrix
+    if message := refusal(REFUSED_SEVERAL, problems or differences(cells)):
         raise ValueError(message)
-    several = together(drafts, settings, is_gene, load.genes)
-    del drafts
-    more: dict[str, Any] = {"is_measured": several.is_measured, **several.options.changed()}
-    return prepare_screen(several.adata, folder, is_gene=is_gene, workers=load.workers or 1, **more)
+    if as_packs:
+        return _unpacked(packs_as_contexts(cast("dict[str, MomentPack]", made), settings, is_gene, load.genes), folder)
+    adata, options, is_measured = together(cast("dict[str, ScreenDraft]", made), settings, is_gene, load.genes)
+    del made, cells, one
+    more: dict[str, Any] = {"is_measured": is_measured, **options.changed()}
+    return prepare_screen(adata, folder, is_gene=is_gene, workers=load.workers or 1, **more)
+
+
+def _pack(source: Any, options: ProcessingOptions, near: Path, is_gene: KnownGene) -> MomentPack:
+    """The moments of one of several screens, of which one at least is a moment pack."""
+    screen = getattr(source, "whole_screen", source)
+    if isinstance(screen, Path) and is_prepared(screen):
+        screen = PreparedScreen.open(screen)
+    if isinstance(screen, PreparedScreen):
+        pack = pack_of(screen)
+    elif isinstance(screen, Path) and is_pack(screen):
+        pack = read_pack(screen)
+    else:
+        pack = reduced(source_in(screen) if isinstance(screen, Path) else screen, options, is_gene, near)
+    if contexts := sorted({one.context for one in pack.conditions} - {""}):
+        raise ValueError(several_contexts(contexts))
+    return pack
 
 
 def _draft(source: Any, options: ProcessingOptions, near: Path, is_gene: KnownGene) -> ScreenDraft:
     """One of several screens, checked as if it were alone."""
     screen = getattr(source, "whole_screen", source)
-    if isinstance(screen, Path) and is_pack(screen):
-        msg = f"{screen} is a moment pack, and several screens are put together from their cells"
-        raise ValueError(msg)
     if isinstance(screen, Path) and is_prepared(screen):
         screen = PreparedScreen.open(screen)
     if isinstance(screen, PreparedScreen):

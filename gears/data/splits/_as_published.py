@@ -85,10 +85,13 @@ def _divide(
     return stay, out
 
 
-def _simulate(labels: Labels, names: list[str], arguments: SplitOptions, kind: str) -> Draw:
-    """Hold genes out for test, then others of what remains for validation."""
+def _simulate(labels: Labels, arguments: SplitOptions, *, singles_only: bool = False) -> Draw:
+    """Hold genes out for test, then others of what remains for validation; of any number of genes, or of singles."""
+    names, gene_type = labels.perturbed, "perturbed gene"
+    if singles_only:
+        names, gene_type = labels.singles(names), "singly perturbed gene"
     genes, seed, test_share = labels.genes(names), arguments.seed, arguments.combo_seen2_train_frac
-    test_genes = names_from(arguments.test_perts, genes.tolist(), kind)
+    test_genes = names_from(arguments.test_perts, genes.tolist(), gene_type)
     seen = _seen_genes(genes, arguments.train_gene_set_size, seed, test_genes, arguments.only_test_set_perts)
     rest, test = _divide(labels, names, set(seen.tolist()), test_share, seed)
     seen = _seen_genes(labels.genes(rest), VALIDATION_SHARE, seed)  # the same seed again, as published
@@ -103,17 +106,14 @@ def _simulate(labels: Labels, names: list[str], arguments: SplitOptions, kind: s
     )
 
 
-@register_split(
+register_split(
     "simulation",
     "Genes are held out: test has singles of unseen genes, pairs with 0 or 1 seen gene, and a share of the pairs "
     "whose genes are both seen; validation is drawn from the rest in the same way.",
     uses=("train_gene_set_size", "combo_seen2_train_frac", "test_perts", "only_test_set_perts"),
     needs=NEEDS,
     holds_out="gene",
-)
-def draw_simulation(labels: Labels, arguments: SplitOptions) -> Draw:
-    """Hold genes out of training; singles and combinations of any number of genes."""
-    return _simulate(labels, labels.perturbed, arguments, "perturbed gene")
+)(_simulate)
 
 
 @register_split(
@@ -125,7 +125,7 @@ def draw_simulation(labels: Labels, arguments: SplitOptions) -> Draw:
 )
 def draw_simulation_single(labels: Labels, arguments: SplitOptions) -> Draw:
     """Hold genes out of training; combinations are excluded."""
-    draw = _simulate(labels, labels.singles(labels.perturbed), arguments, "singly perturbed gene")
+    draw = _simulate(labels, arguments, singles_only=True)
     single = "unseen_single"
     draw.subgroup = {part: {single: groups[single]} for part, groups in (draw.subgroup or {}).items()}
     why = "a combination; simulation_single takes singles only"
@@ -281,8 +281,8 @@ def draw_custom(labels: Labels, arguments: SplitOptions) -> Draw:
     parts: dict[str, list[str]] = {}
     home: dict[Condition, tuple[str, str]] = {}
     for part in (part for part in PARTS if part in given):
-        chosen, more_problems = _part(labels, part, given[part], home)
-        parts[part] = chosen
+        labels_of_part, more_problems = _part(labels, part, given[part], home)
+        parts[part] = labels_of_part
         problems += more_problems
     if problems:
         lines = "\n".join(f"  - {problem}" for problem in problems)

@@ -283,8 +283,8 @@ def draw_fold(labels: Labels, arguments: SplitOptions) -> Draw:
         same = list(units) if by_gene else [unit for unit in units if len(unit) == size]
         rng = generator(arguments.seed, TEST, arguments.repeat, size)
         ordered += [same[i] for i in rng.permutation(len(same))]
-    chosen = ordered[arguments.fold :: arguments.n_folds]
-    test: list[Condition] = touched(labels.conditions, chosen) if by_gene else chosen
+    fold_units = ordered[arguments.fold :: arguments.n_folds]
+    test: list[Condition] = touched(labels.conditions, fold_units) if by_gene else fold_units
     rest = without(labels.conditions, test)
     rng = generator(arguments.seed, VAL, arguments.repeat, arguments.fold)
     val = touched(rest, pick_share(rng, genes_of(rest))) if by_gene else pick_share(rng, rest)
@@ -302,11 +302,11 @@ def draw_fold(labels: Labels, arguments: SplitOptions) -> Draw:
 )
 def draw_context(labels: Labels, arguments: SplitOptions) -> Draw:
     """Test: the given contexts, or one that the seed chooses. Their controls do not train either."""
-    chosen = _held_out_contexts(labels, arguments)
-    test = [condition for condition in labels.conditions if condition.context in chosen]
+    held_out = _held_out_contexts(labels, arguments)
+    test = [condition for condition in labels.conditions if condition.context in held_out]
     rest = without(labels.conditions, test)
     val = pick_share(generator(arguments.seed, VAL), rest)
-    return _with_controls(labels, test, val, chosen)
+    return _with_controls(labels, test, val, held_out)
 
 
 def _held_out_contexts(labels: Labels, arguments: SplitOptions) -> set[str]:
@@ -338,15 +338,15 @@ def draw_context_and_gene(labels: Labels, arguments: SplitOptions) -> Draw:
 
     Validation holds out single conditions whose genes train in another condition, as long as there are such.
     """
-    chosen = _held_out_contexts(labels, arguments)
+    held_out = _held_out_contexts(labels, arguments)
     genes = genes_of(labels.conditions)
     given = names_from(arguments.test_pert_genes, genes, "perturbed gene")
     test_genes = given or pick_share(generator(arguments.seed, TEST, 1), genes, 1 - arguments.train_gene_set_size)
     new_genes = set(touched(labels.conditions, test_genes))
-    test = [one for one in labels.conditions if one.context in chosen or one in new_genes]
+    test = [one for one in labels.conditions if one.context in held_out or one in new_genes]
     rest, rng = without(labels.conditions, test), generator(arguments.seed, VAL)
     val = pick_keeping_genes(rng, rest, rest, n_of(VALIDATION_SHARE, len(rest))) or pick_share(rng, rest)
-    draw = _with_controls(labels, test, val, chosen)
+    draw = _with_controls(labels, test, val, held_out)
     groups: dict[str, list[str]] = {}
     names = subgroup_names(test, without(rest, val))
     for condition, name in zip(test, names, strict=True):

@@ -210,8 +210,7 @@ def brier_changed(predicted_UG: np.ndarray, truth: Truth, sd_UG: np.ndarray) -> 
 
     Perturbed genes are excluded.
     """
-    noise_UG = np.nan_to_num(truth.std_UG**2 / np.maximum(truth.n_cells_U, 1)[:, None])
-    total_UG = np.sqrt(np.maximum(sd_UG**2 + noise_UG, np.finfo(float).tiny))
+    total_UG = np.maximum(_total_sd(truth, sd_UG), np.sqrt(np.finfo(float).tiny))
     change_UG = predicted_UG - truth.control_mean_G
     p_UG = ndtr((change_UG - CHANGED) / total_UG) + ndtr((-change_UG - CHANGED) / total_UG)
     error_UG = (p_UG - (np.abs(truth.delta_UG) > CHANGED)) ** 2
