@@ -28,7 +28,7 @@ def screen(tmp_path_factory: pytest.TempPathFactory) -> tuple[PertData, Simulate
 
 
 def test_a_replay_measures_rounds_and_learns(screen) -> None:
-    replayed = design.replay(*screen, seed=1, repeats=2)
+    replayed = design.replay(*screen, seed=1, repeats=1)
     assert set(replayed["aim"]) == set(design.AIMS)
     assert sorted(replayed["n_measured"].unique()) == [8, 12, 16, 20, 24, 28]
     error = replayed.groupby(["aim", "round"])["error"].mean().unstack()
@@ -67,7 +67,7 @@ def test_scores_of_every_kind_are_drawn_with_one_legend_and_without_small_bins()
     )
     first, second, legend, _ = figure.axes
     assert [text.get_text() for text in legend.get_legend().get_texts()] == [
-        "gene", "signature", "effect size", "interaction",
+        "calibrated", "gene", "signature", "effect size", "interaction",
     ]  # fmt: skip
     assert first.get_legend() is None
     for ax, number in ((first, 3), (second, 0)):  # the same colour for a readout in all panels

@@ -24,9 +24,9 @@ FOLDER = Path(run.__file__).parent
 PRETENDED = Path(__file__).resolve().parents[1] / "fakecuda"
 LONG = {
     "reproducible", "memory", "main_job", "scaling", "side_by_side", "scale", "scale_large", "stages", "published",
-    "network", "head", "vs_cell_gears",
+    "network", "head", "head_genes", "vs_cell_gears", "walk", "packs", "new_lines", "network_weight",
 }  # fmt: skip
-"""Jobs whose small form still takes more than 10 CPU seconds, most by several starts; make test-long runs them."""
+"""Jobs whose small form still takes more than 5 CPU seconds, most by several starts; make test-long runs them."""
 
 
 def constants() -> dict[str, object]:
@@ -228,7 +228,8 @@ def test_speed_up_is_against_the_fewest_workers() -> None:
 LEAN = f"""{BLOCK}
 sys.path.insert(0, sys.argv[2])
 import gpu_check
-sys.exit(gpu_check.main(["--device", "cpu", "--size", "small", "--skip-compile", "--json", sys.argv[3]]))
+words = ["--device", "cpu", "--size", "small", "--skip-compile", "--json", sys.argv[3], "--only"]
+sys.exit(gpu_check.main([*words, "epoch over", "group of one", "two workers", "default train", "memory", "published"]))
 """
 
 
@@ -248,7 +249,6 @@ def test_gpu_check_on_the_cpu_with_torch_numpy_and_scipy_alone(tmp_path: Path) -
     path = tmp_path / "table.json"
     verdicts = verdicts_of([sys.executable, "-c", LEAN, ",".join(WITHOUT), str(FOLDER), str(path)], path)
     assert verdicts["all rows"] == "ok"
-    assert sum(verdict == "ok" for verdict in verdicts.values()) >= 10
     for words in ("epoch over cells, batch 32, float32", "epoch over moments, 32", "a group of one (gloo)"):
         assert any(words in what for what in verdicts), words
     assert verdicts["two workers on one device by gloo"] == "not run: cloudpickle not installed"

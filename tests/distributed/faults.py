@@ -321,6 +321,12 @@ def living(pid: int, mark: str) -> list[int]:
     return sorted(found)
 
 
+def orphaned_memory() -> set[str]:
+    """Shared memory that torch left of processes that have ended; what other processes of the machine hold varies."""
+    made_by = {name: re.match(r"torch_(\d+)_", name) for name in os.listdir("/dev/shm")}
+    return {name for name, made in made_by.items() if made and not Path("/proc", made[1]).exists()}
+
+
 def leftovers(folder: Path) -> list[str]:
     """Hidden and temporary files of a case, but for locks that a screen's folder keeps."""
     # torch makes the folder of its compiler's cache, one per user, when that is imported, and torchrun one for its logs
@@ -364,7 +370,7 @@ def judged(case: Case, template: Path, folder: Path, reference: dict[str, Any]) 
     """Run a case, and say what is wrong with it (nothing, if all is well)."""
     shutil.copytree(template, folder)
     (folder / "tmp").mkdir()
-    shared = set(os.listdir("/dev/shm"))
+    shared = orphaned_memory()
     os.environ[MARK] = mark = uuid.uuid4().hex  # of all processes that are started
 
     def first() -> Any:
@@ -405,8 +411,7 @@ def judged(case: Case, template: Path, folder: Path, reference: dict[str, Any]) 
     else:
         wrong += wrong_after(folder, reference)
     # names that others on this machine use all the time are not looked at
-    new = set(os.listdir("/dev/shm")) - shared
-    wrong += [f"/dev/shm/{name} remains" for name in new if not name.startswith(("sem.", "psm_"))]
+    wrong += [f"/dev/shm/{name} remains" for name in orphaned_memory() - shared]
     return {
         **asdict(case), "told": shown(text, end), "outcome": outcome, "seconds": seconds, "gone": gone,
         "checkpoints": n_checkpoints, "wrong": wrong,

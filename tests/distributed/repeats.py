@@ -15,7 +15,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from faults import MARK, fork, forked_workers, leftovers, living, prepare, same, state, train, wait
+from faults import MARK, fork, forked_workers, leftovers, living, orphaned_memory, prepare, same, state, train, wait
 
 from gears.distributed import launch
 
@@ -29,7 +29,7 @@ def jobs(folder: Path, n: int, method: str) -> dict[str, Any]:
     prepare(folder)
     (folder / "tmp").mkdir()
     os.environ[MARK] = mark = uuid.uuid4().hex
-    shared = set(os.listdir("/dev/shm"))
+    shared = orphaned_memory()
     before = sorted(str(path) for path in (folder / "screens").rglob("*"))
 
     def work(number: int) -> Any:
@@ -52,7 +52,7 @@ def jobs(folder: Path, n: int, method: str) -> dict[str, Any]:
         "jobs": n, "ends": sorted(set(ends)), "errors": errors, "seconds": round(seconds),
         "alike": all(same(states[0], one) for one in states[1:]) if states else False,
         "processes": sum(len(living(pid, mark)) for pid in pids),
-        "shared memory": sorted(set(os.listdir("/dev/shm")) - shared),
+        "shared memory": sorted(orphaned_memory() - shared),
         "files": [name for number in range(n) for name in leftovers(folder / f"job-{number}")] + leftovers(folder),
         "screen changed": before != sorted(str(path) for path in (folder / "screens").rglob("*")),
     }  # fmt: skip
@@ -67,7 +67,7 @@ def counts(folder: Path) -> dict[str, Any]:
         "python threads": threading.active_count(),
         "children": len(children),
         "temporary files": len([name for name in os.listdir(folder) if not name.startswith("torchinductor_")]),
-        "shared memory": len(os.listdir("/dev/shm")),
+        "shared memory": len(orphaned_memory()),
     }
 
 

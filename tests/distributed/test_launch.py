@@ -70,12 +70,6 @@ def test_jobs_at_once_from_threads(quick_workers: None) -> None:
     assert side_by_side(2, 1) == [[0, 1], [1, 1]]
 
 
-@pytest.mark.long
-@pytest.mark.timeout(900)
-def test_eight_jobs_at_once() -> None:
-    assert side_by_side(8, 2) == [[job, 3] for job in range(8)]
-
-
 def work_beside_a_silent_one(rank: int, world_size: int, ends: str) -> None:
     """Rank 1 does not take part; the other waits for it, or aborts as NCCL does."""
     if rank == 1:

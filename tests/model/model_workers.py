@@ -61,13 +61,3 @@ def run_workers(world_size: int, work: Callable[[ThreadReducer], Any]) -> list[A
     if real:
         raise real[0]
     return results
-
-
-class SilentReducer(Reducer):
-    """Fails on any collective."""
-
-    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        raise AssertionError("a sum over workers where none may be")
-
-    def gather(self, tensor: torch.Tensor) -> torch.Tensor:
-        raise AssertionError("a gather over workers where none may be")

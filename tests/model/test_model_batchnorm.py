@@ -53,26 +53,6 @@ def test_weights_equal_repeated_rows(n_genes, relu):
     assert_same_state(ours, torchs)
 
 
-def test_outer_terms_add_up_to_the_normalised_sums():
-    fused, plain = norms()[0], norms()[0]
-    base, effect = rows(7, H), rows(4, H, seed=3)
-    weight = torch.tensor([2.0, 0.0, 5.0, 1.0], dtype=torch.float64)
-    target = rows(7, 4, H, seed=4)
-    results = []
-    for norm, form in ((fused, True), (plain, False)):
-        b, e = base.clone().requires_grad_(), effect.clone().requires_grad_()
-        if form:
-            terms = norm.outer_terms(b, e, weight)
-            out = (terms[0][:, None] + terms[1]).relu()
-        else:
-            out = norm((b[:, None] + e).reshape(-1, H), weight.repeat(7), relu=True).reshape(7, 4, H)
-        ((out - target).square() * weight[:, None]).sum().backward()
-        results.append([out, b.grad, e.grad, norm.weight.grad, norm.bias.grad])
-    for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-11)
-    assert_same_state(fused, plain)
-
-
 @pytest.mark.parametrize("n_rows", [0, 3])
 def test_no_weight_at_all_leaves_running_statistics(n_rows):
     norm = norms()[0]

@@ -140,7 +140,7 @@ if len(table):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long  # in short, with the variables of torchrun alone: the test above
 def test_under_torchrun_rank_0_has_the_table(model, genes, tmp_path):
     script, table = tmp_path / "script.py", tmp_path / "table.pkl"
     script.write_text(SCRIPT)
