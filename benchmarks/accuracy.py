@@ -17,8 +17,9 @@ train mean, counts 0.
 
 ``head``: the head is trained on the training part; with and without it the prior is fitted to the training and
 validation parts, as `train` does. ``head_genes``: gain of the head on a screen of many genes, trained on so many genes
-drawn in each step. ``inner_fits``: gain of the head by inner folds that take over the prior's choices, and by inner
-folds that choose for themselves, in columns ``gain; more by inheriting (95 %, paired by condition)``.
+drawn in each step. ``inner_fits``: how far inner folds of the head that try what the prior of all conditions
+chose are apart from inner folds that try everything; where they are, what each head gains (that of everything, and how
+much more the other: 95 %, paired by condition).
 
 Seeds 0 to 9 are for development, those from 100 on (the head: from 300 on) for published tables.
 """
@@ -35,7 +36,6 @@ from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
-import torch
 from measuring import Result, cpu_seconds, table
 from screens import (
     COMBINED,
@@ -56,6 +56,7 @@ from screens import (
 
 from gears import Condition, PertData
 from gears.data.splits._split import Split
+from gears.distributed import World
 from gears.evaluation import BASELINES, DECISIVE, compare
 from gears.evaluation._fitted import settings_of
 from gears.evaluation.metrics import condition_metrics, get_metric
@@ -63,7 +64,7 @@ from gears.evaluation.truth import Truth
 from gears.evaluation.verdict import MIN_CONDITIONS
 from gears.jobs.estimators import GEARSEstimator, PriorEstimator
 from gears.priors import _source
-from gears.priors._source import prior_of
+from gears.priors._source import perturbed_conditions, prior_of
 from gears.simulate import simulated_screen
 from gears.training import _head
 from gears.training._head import prepare_head, train_head, with_head_of
@@ -241,75 +242,110 @@ def inner_fits(
     folds: int = 3,
     small: bool = False,
 ) -> Iterator[Result]:
-    """The head by inner folds that take over what the prior chose, beside inner folds that choose for themselves."""
+    """Inner folds that try what the prior chose, beside inner folds that try everything; the head where they differ."""
     rows: list[dict[str, Any]] = []
-    tables: list[pd.DataFrame] = []
     for kind in kinds:
         parts: list[pd.DataFrame] = []
         for screen in screens((kind,), None, seeds, small):
             with screen.prepared() as data:
-                for own in (True, False):
-                    # the format is part of the cache's key, so that the two have inner folds of their own
-                    kept = patch.object(_source, "FORMAT", f"{_source.FORMAT}, own" if own else _source.FORMAT)
-                    chosen = patch.object(_source.Inherited, "from_report", (lambda _: None) if own else INHERITED)
-                    found = pd.concat(heads_of_folds(data, screen, folds, [kept, chosen]))
-                    parts.append(found.assign(inner="own" if own else "inherited"))
-        values = pd.concat(parts, ignore_index=True)
-        tables.append(values)
-        rows.append(inner_row(kind, values))
+                for split in folds_of(data, folds):
+                    parts += both_inner(data, screen, split)
+        rows.append(inner_row(kind, pd.concat(parts, ignore_index=True)))
         print(rows[-1], flush=True)
-        settings = {"folds": folds, "seeds": list(seeds)}
-        files = {".csv.gz": packed(pd.concat(tables))}
-        yield Result("The head by inner folds that choose for themselves, or inherit", table(rows), settings, files)
+        settings = {"folds": folds, "seeds": list(seeds), "rows": rows}
+        yield Result("The head's inner folds: what the prior chose, beside everything", table(rows), settings)
 
 
-INHERITED = _source.Inherited.from_report
+ALIKE = 1e-4  # root mean square of a difference as a share of that of the values
+
+
+def both_inner(data: PertData, screen: Screen, split: Split) -> Iterator[pd.DataFrame]:
+    """Of a split, how far predictions by the two are apart; where they are, values with both heads, else one row."""
+    data.use_split(split)
+    conditions, fitted, found, seconds = perturbed_conditions(data, ("train",)), prior_of(data), [], []
+    assert fitted is not None
+    for patches in (TRY_ALL, []):
+        start = cpu_seconds()
+        with patched(patches):
+            found.append(_source.inner_predictions(data, conditions, fitted).changes)
+        seconds.append(cpu_seconds() - start)
+    apart = max(
+        float(np.sqrt(((one - other) ** 2).mean() / np.maximum((one**2).mean(), np.finfo(float).tiny)))
+        for one, other in zip(*(vars(changes).values() for changes in found), strict=True)
+    )
+    place = {"apart": apart, "seed": str(screen.seed), "fold": split.arguments["fold"]}
+    for name, patches, used in zip(INNER, (TRY_ALL, []), seconds, strict=True):
+        values = pd.DataFrame([place]) if apart < ALIKE else head_of_split(data, screen, split, patches)
+        yield values.assign(inner=name, inner_s=used, **place)
+
+
+INNER = ("everything", "chosen")
+TRY_ALL = [
+    # the format is part of the cache's key: inner folds of their own
+    patch.object(_source, "FORMAT", "everything is tried"),
+    patch.object(_source.Inherited, "from_report", lambda _: None),
+]
+
+
+@contextlib.contextmanager
+def patched(patches: Sequence[Any]) -> Iterator[None]:
+    """With all of some patches."""
+    with contextlib.ExitStack() as stack:
+        for one in patches:
+            stack.enter_context(one)
+        yield
 
 
 def inner_row(kind: str, values: pd.DataFrame) -> dict[str, Any]:
-    """Weights and gains of the head by both, and in each metric how much more it gains by inheriting, paired."""
+    """How many splits are alike; on the others the head's weight and gain by both, and the difference, paired."""
     index, row = ["seed", "fold", "condition"], {"screen": kind}
-    gains, weights = {}, {}
-    for inner, part in values.groupby("inner"):
+    apart = values.groupby(["seed", "fold"])["apart"].first()
+    row |= {"alike": f"{(apart < ALIKE).sum()} of {len(apart)} splits", "furthest apart": float(apart.max())}
+    seconds = values.groupby("inner")["inner_s"].mean()
+    row["CPU s of inner folds"] = ", ".join(f"{seconds[inner]:.2f}" for inner in INNER)
+    if (apart < ALIKE).all():
+        return row
+    values, gains = values[values["apart"] >= ALIKE], []
+    for inner in INNER:
+        part = values[values["inner"] == inner]
         prior, head = (part[part["method"] == one].set_index(index) for one in ("prior", "head"))
-        gains[inner] = pd.DataFrame({one: sign(one) * (head[one] - prior[one]) for one in DECISIVE_MEANS})
-        weights[inner] = head.groupby("kind")["weight"].mean()
-        row[f"CPU s of inner folds, {inner}"] = float(head["inner_s"].mean())
-    for of_kind in ("single", "several"):
-        both = [f"{weights[inner][of_kind]:.2f}" for inner in ("own", "inherited") if of_kind in weights[inner]]
-        row[f"weight, {of_kind}: own, inherited"] = ", ".join(both) or "-"
+        gains.append(pd.DataFrame({one: sign(one) * (head[one] - prior[one]) for one in DECISIVE_MEANS}))
+        weights = head.groupby("kind")["weight"].mean()
+        row[f"weights, {inner}"] = ", ".join(f"{weight:.2f} {of_kind}" for of_kind, weight in weights.items())
     for metric in DECISIVE_MEANS:
-        own_U, more_U = gains["own"][metric], (gains["inherited"] - gains["own"])[metric].dropna().to_numpy()
+        own_U, more_U = (gain[metric].dropna().to_numpy() for gain in (gains[0], gains[1] - gains[0]))
         text, verdict = gained(more_U)
         row[metric] = f"{own_U.mean():+.4f}; " + ("the same" if not more_U.any() else f"{text} {verdict}")
     return row
 
 
-def heads_of_folds(data: PertData, screen: Screen, n_folds: int, patches: Sequence[Any] = ()) -> Iterator[pd.DataFrame]:
-    """The same on a screen that is prepared; `inner_s`: what inner folds took under `patches`, `cpu_s`: training."""
+def heads_of_folds(data: PertData, screen: Screen, n_folds: int) -> Iterator[pd.DataFrame]:
+    """The same on a screen that is prepared; `cpu_s` is what training the head took."""
     for split in folds_of(data, n_folds):
-        data.use_split(split)
-        fitted, refitted = prior_of(data), prior_of(data, ("train", "val"))
-        assert fitted is not None
-        assert refitted is not None
-        options = TrainOptions().with_defaults()
-        with contextlib.ExitStack() as stack:
-            for one in patches:
-                stack.enter_context(one)
-            times = [cpu_seconds()]
-            prepare_head(data, fitted)
-            times.append(cpu_seconds())
-            trained = train_head(data, fitted, options, device=torch.device("cpu")).fitted.prior
-            times.append(cpu_seconds())
-        for name, prior in (("prior", refitted.prior), ("head", with_head_of(refitted.prior, trained))):
-            found = scored(data, partial(expression_of, data, prior))
-            of_kinds = prior.report.get("head", {})
-            several = found["condition"].map(lambda name: len(Condition.parse(name)) > 1)
-            kinds = np.where(several, "several", "single")
-            weights = [of_kinds.get(kind, {}).get("weight", 0.0) for kind in kinds]
-            place = {"method": name, "screen": screen.name, "seed": str(screen.seed)}
-            place |= {"inner_s": times[1] - times[0], "cpu_s": times[2] - times[1]}
-            yield found.assign(kind=kinds, weight=weights, fold=split.arguments["fold"], **place)
+        yield head_of_split(data, screen, split)
+
+
+def head_of_split(data: PertData, screen: Screen, split: Split, patches: Sequence[Any] = ()) -> pd.DataFrame:
+    """The same of a split; the head is trained under `patches`."""
+    data.use_split(split)
+    fitted, refitted = prior_of(data), prior_of(data, ("train", "val"))
+    assert fitted is not None
+    assert refitted is not None
+    options, tables = TrainOptions().with_defaults(), []
+    with patched(patches):
+        prepare_head(data, fitted)
+        start = cpu_seconds()
+        trained = train_head(data, fitted, options, World()).fitted.prior
+        seconds = cpu_seconds() - start
+    for name, prior in (("prior", refitted.prior), ("head", with_head_of(refitted.prior, trained))):
+        found = scored(data, partial(expression_of, data, prior))
+        of_kinds = prior.report.get("head", {})
+        several = found["condition"].map(lambda name: len(Condition.parse(name)) > 1)
+        kinds = np.where(several, "several", "single")
+        weights = [of_kinds.get(kind, {}).get("weight", 0.0) for kind in kinds]
+        place = {"method": name, "screen": screen.name, "seed": str(screen.seed), "cpu_s": seconds}
+        tables.append(found.assign(kind=kinds, weight=weights, fold=split.arguments["fold"], **place))
+    return pd.concat(tables, ignore_index=True)
 
 
 def head_genes(

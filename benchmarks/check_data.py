@@ -229,7 +229,6 @@ def train(
     *,
     batch_size=32,
     steps=None,
-    distributed=False,
     model=None,
     workers=None,
     **options,
@@ -255,7 +254,7 @@ def train(
     run = Run(
         parts.network(seed=1), screen.tables, screen.pairs, loader, parts,
         given.with_defaults(batch_size), screen.validation,
-        device=torch.device(device), distributed=distributed,
+        device=torch.device(device),
     )  # fmt: skip
     with run.reported():
         run.engine.train(**run.training)

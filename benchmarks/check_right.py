@@ -155,7 +155,7 @@ def one_worker(rank, world_size, place):
 
     workers = {"rank": rank, "world_size": world_size}
     run = train(
-        Screen(**SIZES["small"]), 16, place, "moments", **FLOAT64, epochs=2, distributed=True,
+        Screen(**SIZES["small"]), 16, place, "moments", **FLOAT64, epochs=2,
         workers=workers, check_replicas=True,
     )  # fmt: skip
     return losses(run)

@@ -65,7 +65,7 @@ JOBS = {
                 ONE | {"kinds": ("co-expression",), "folds": 4}),
     "head_genes": Job("accuracy.head_genes", "genes that a step of the head's training draws", "half an hour",
                       {"kinds": ("co-expression",), "folds": 2, "per_step": (120, 60)}),
-    "inner_fits": Job("accuracy.inner_fits", "the head by inner folds that inherit the prior's choices", "half an hour",
+    "inner_fits": Job("accuracy.inner_fits", "inner folds of the head that try what the prior chose", "10 min",
                       ONE | {"kinds": ("co-expression",), "folds": 2}),
     "levels": Job("levels.levels", "sizes, intervals, hits, batches and power against truth", "hours", ONE),
     "settings": Job("settings.settings", "lines, donors, types and unequal settings against truth", "20 min",

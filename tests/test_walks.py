@@ -7,8 +7,8 @@ from pathlib import Path
 
 WALKS = Path(__file__).parents[1] / "tools" / "walks.py"
 MOST: dict[str, tuple[int, int | None]] = {
-    "label to loss": (80, 987),
-    "GPU ids to trained model": (94, None),  # which functions wait for workers depends on the moment
+    "label to loss": (79, 966),
+    "GPU ids to trained model": (92, None),  # which functions wait for workers depends on the moment
     "condition to figure": (20, 155),
     "train to loss": (4, 7),
 }

@@ -79,7 +79,8 @@ def setup(app: Any) -> dict[str, Any]:
             folder.mkdir(exist_ok=True)
             figure_of(self.value).savefig(folder / name, dpi=130)
             alt = self.arguments[0] if self.arguments else "figure"
-            return [*shown, nodes.image(uri=f"/_drawn/{name}", alt=alt, classes=["drawn"])]
+            picture = nodes.image(uri=f"/_drawn/{name}", alt=alt)
+            return [*shown, nodes.container("", picture, classes=["drawn"])]
 
     app.add_directive("setup", Setup)
     app.add_directive("drawn", Drawn)

@@ -60,11 +60,6 @@ def add_data(parser: CommandParser, *, optional: bool = False) -> None:
     text = f"{KINDS}; a prepared folder; the folder that holds DATASET; or a name in the work folder"
     parser.add("data", text, nargs="?" if optional else None)
     parser.add("--dataset", "name of the screen in the folder DATA")
-    add_work_dir(parser)
-
-
-def add_work_dir(parser: CommandParser) -> None:
-    """The option for the folder of prepared screens."""
     parser.add("--work-dir", "folder for prepared screens", default="gears_data")
 
 
@@ -258,7 +253,7 @@ def prepare_parser() -> CommandParser:
     parser.add("--screens", text, metavar="NAME=FILE", nargs="+", type=str)
     text = "genes of several screens: shared, those that all measure (the default), or all, those that any measures"
     parser.add("--genes", text, choices=["shared", "all"])
-    add_work_dir(parser)
+    parser.add("--work-dir", "folder for prepared screens", default="gears_data")
     add_guide_tables(parser)
     parser.add("--workers", "processes that read the cells", type=int, default=1)
     text = "write a moment pack (h5ad or zarr), a small file for everything but cells, and prepare no cells"

@@ -46,7 +46,13 @@ def train_parser() -> CommandParser:
     )
     add_data(parser)
     add_guide_tables(parser)
-    _add_devices(parser)
+    group = parser.add_argument_group("devices")
+    text = "GPUs to use, such as 0 2, or free:2 for the two least busy"
+    group.add_argument("--gpu-ids", nargs="+", type=int | str, help=text)
+    group.add_argument("--n-gpus", type=int | None, help="number of worker processes; default: all visible GPUs")
+    group.add_argument("--device", help="cuda or cpu (with --n-gpus processes); detected if omitted")
+    text = "seconds after which a worker that does not respond is declared dead"
+    group.add_argument("--timeout", type=float | None, help=text)
     parser.add_options("training", TrainOptions, texts={"save_path": SAVE_PATH})
     parser.add("--overwrite", "replace the model in --save-path when the new one is complete", action="store_true")
     parser.add_options("loaders of cells", LoaderOptions)
@@ -120,16 +126,6 @@ def _config_beside_the_model(text: str, folder: Path) -> Iterator[None]:
             manifest = place / "manifest.json"
             if first and manifest.is_file() and manifest.stat().st_mtime >= start - 1:  # the model is of this run
                 write_text(place / CONFIG, text)
-
-
-def _add_devices(parser: CommandParser) -> None:
-    group = parser.add_argument_group("devices")
-    text = "GPUs to use, such as 0 2, or free:2 for the two least busy"
-    group.add_argument("--gpu-ids", nargs="+", type=int | str, help=text)
-    group.add_argument("--n-gpus", type=int | None, help="number of worker processes; default: all visible GPUs")
-    group.add_argument("--device", help="cuda or cpu (with --n-gpus processes); detected if omitted")
-    text = "seconds after which a worker that does not respond is declared dead"
-    group.add_argument("--timeout", type=float | None, help=text)
 
 
 def _check(options: Any, split: dict[str, Any], args: dict[str, Any], data_config: dict[str, Any]) -> None:

@@ -10,9 +10,8 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Sequence
-from types import ModuleType
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from gears.core._installation import __version__
 from gears.core._messages import unknown_name
@@ -96,8 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
     """Run a subcommand; an error becomes a message and an exit code, or a traceback with --traceback."""
     try:
-        options = parser_of(name).parse(arguments)
-        code = getattr(_module_of(name), f"run_{_plain(name)}")(options)
+        code = _function(name, "run_{}")(parser_of(name).parse(arguments))
         sys.stdout.flush()
     except KeyboardInterrupt:
         more = "; --resume continues from the last checkpoint, if one was written" if name == "train" else ""
@@ -117,19 +115,15 @@ def _guarded(name: str, arguments: list[str], traceback: bool) -> int:
     return code or 0
 
 
-def _module_of(command: str) -> ModuleType:
-    """The module of a command, which is imported when the command runs."""
-    return importlib.import_module(f"gears.cli.{COMMANDS[command][0]}")
-
-
-def _plain(command: str) -> str:
-    """A command's name in Python."""
-    return command.replace("-", "_")
+def _function(command: str, form: str) -> Callable[..., Any]:
+    """A function of a command, such as ``run_{}``, from its module, which is imported when the command runs."""
+    module = importlib.import_module(f"gears.cli.{COMMANDS[command][0]}")
+    return getattr(module, form.format(command.replace("-", "_")))
 
 
 def parser_of(command: str) -> CommandParser:
     """The parser of a command."""
-    parser: CommandParser = getattr(_module_of(command), f"{_plain(command)}_parser")()
+    parser: CommandParser = _function(command, "{}_parser")()
     return parser
 
 

@@ -354,8 +354,15 @@ def half_scores(
     for held_out, other_UG in split_halves(screen, truth, n, seed=seed):
         n_other_U = np.maximum(truth.n_cells_U - held_out.n_cells_U, 1)
         other = Predicted(other_UG, truth.std_UG / np.sqrt(n_other_U)[:, None])
+        # conditions without a second half are excluded, also as what others are compared with
+        whole_U = np.isfinite(held_out.mean_UG).all(axis=1)
+        if not whole_U.any():
+            continue
+        both = held_out if whole_U.all() else held_out.subset(whole_U).as_panel()
         for method, predicted in {**methods, _CEILING: other}.items():
-            values = _values_of_halves(predicted, held_out, names)
+            values = np.full(shape, np.nan)
+            predicted = predicted.rows(whole_U)
+            values[whole_U] = condition_metrics(predicted.mean_UG, both, names, sd_UG=predicted.sd_UG)
             defined = np.isfinite(values)
             sums[method] += np.stack([np.where(defined, values, 0.0), defined])
     whole = {method: np.full((len(truth.conditions), len(metrics)), np.nan) for method in sums}
@@ -377,19 +384,6 @@ def scaled_shares(
     if not (span > 0 if higher_is_better else span < 0):
         return np.full(len(value_U), np.nan)
     return np.where(kept, (value_U - floor_U) / span, np.nan)
-
-
-def _values_of_halves(predicted: Predicted, held_out: Truth, names: Sequence[str]) -> np.ndarray:
-    """Metrics where some conditions have no second half: those are excluded, also as what others are compared with."""
-    whole_U = np.isfinite(held_out.mean_UG).all(axis=1)
-    values_UM = np.full((len(predicted.mean_UG), len(names)), np.nan)
-    if not whole_U.any():
-        return values_UM
-    truth = held_out.subset(whole_U)
-    truth = dataclasses.replace(truth, panel_mean_VG=truth.mean_UG, panel_row_U=np.arange(int(whole_U.sum())))
-    predicted = predicted.rows(whole_U)
-    values_UM[whole_U] = condition_metrics(predicted.mean_UG, truth, names, sd_UG=predicted.sd_UG)
-    return values_UM
 
 
 def predict_baseline(baseline: Baseline, settings: Sequence[Setting], name: str) -> tuple[Predicted, dict[str, str]]:

@@ -262,7 +262,14 @@ class Truth:
 
     def with_means(self, mean_UG: np.ndarray, n_cells_U: np.ndarray) -> Truth:
         """The same truth, whole, with means of other cells; differential genes and standard deviations stay."""
-        other = dataclasses.replace(self, mean_UG=mean_UG, panel_mean_VG=mean_UG, n_cells_U=n_cells_U)
+        return self._with(mean_UG=mean_UG, panel_mean_VG=mean_UG, n_cells_U=n_cells_U)
+
+    def as_panel(self) -> Truth:
+        """The same truth, with its own conditions alone as those that predictions are compared with."""
+        return self._with(panel_mean_VG=self.mean_UG, panel_row_U=np.arange(len(self.conditions)))
+
+    def _with(self, **changes: Any) -> Truth:
+        other = dataclasses.replace(self, **changes)
         vars(other).update({name: vars(self)[name] for name in _COMPUTED if name in vars(self)})
         return other
 

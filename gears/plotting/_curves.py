@@ -228,7 +228,7 @@ def method_differences(
 ) -> Axes:
     """Gain of a model over each other method, with intervals from resampled conditions.
 
-    Right of the line the model is better, also for errors. Where every interval holds 0, the title says so.
+    Right of the line the model is better, also for errors. The title reports that every interval holds 0.
 
     Parameters
     ----------

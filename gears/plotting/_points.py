@@ -147,9 +147,9 @@ def volcano(
 ) -> Axes:
     """Change of every gene against -log10 of its p value; genes that pass are marked by direction.
 
-    Where none passes, the title says so. Predicted changes have no p values. Use those of the observed cells
-    (:func:`gears.evaluation.metrics.differential.welch_p_values`), to see the predictions for genes that change; or,
-    for an ensemble, :func:`spread_p_values`.
+    Where none passes, the title is "no significant gene". Predicted changes have no p values. Use those of the
+    observed cells (:func:`gears.evaluation.metrics.differential.welch_p_values`), to see the predictions for genes that
+    change; or, for an ensemble, :func:`spread_p_values`.
 
     Parameters
     ----------
@@ -229,8 +229,8 @@ KINDS = (
 def interaction_volcano(table: pd.DataFrame, *, title: str = "", n_labels: int = 8, ax: Axes | None = None) -> Axes:
     """Departure of every pair from additivity against -log10 of its score, marked by kind.
 
-    Pairs that depart (synergy, suppression, masking) have a line over their 90 % interval; where none does, the title
-    says so. Those without a score are at the lower edge.
+    Pairs that depart (synergy, suppression, masking) have a line over their 90 % interval; the title reports that
+    none does. Those without a score are at the lower edge.
 
     Parameters
     ----------

@@ -63,6 +63,7 @@ def fit_weights(
     noise_C: np.ndarray,
     size_C: np.ndarray,
     further: Collection[str] = (),
+    begin: EvidenceWeights | None = None,
 ) -> EvidenceWeights:
     """Maximise the evidence over the weights of `kernels`, noise and unexplained variance.
 
@@ -71,7 +72,8 @@ def fit_weights(
         cov = sum_k weight_k K_k + noise diag(noise_C) + nugget I + multiple [size > 1] I
 
     `noise_C` is the variance of each condition's mean from sampling cells (mean over genes), `size_C` the number of
-    its perturbed genes, `further` the names of the kernels that are absent unless the evidence asks for them.
+    its perturbed genes, `further` the names of the kernels that are absent unless the evidence asks for them. The
+    search begins at the weights `begin`.
     """
     from scipy.optimize import minimize
 
@@ -86,6 +88,10 @@ def fit_weights(
     n = len(kernels)
     start = np.log([_START] * n + [1.0, _NUGGET_START] + [_NUGGET_START] * has_multiple)
     bounds = [(_LOW, _HIGH)] * n + [_NOISE_BOUNDS] + [(_LOW, _HIGH)] * (1 + has_multiple)
+    if begin is not None:
+        known = [begin.kernels.get(name, 0.0) / scale for name in kernels]
+        known += [begin.noise, *(np.array([begin.nugget, begin.multiple]) / scale)[: 1 + has_multiple]]
+        start = np.clip(np.log(np.maximum(known, np.finfo(float).tiny)), *np.transpose(bounds))
     centre, sd = np.zeros(len(start)), np.full(len(start), _PRIOR_SD)
     is_further = [name in further for name in kernels]
     centre[:n][is_further], sd[:n][is_further] = _LOW, _FURTHER_SD

@@ -58,15 +58,15 @@ class FittedPrior:
 
 @dataclass(frozen=True)
 class Inherited:
-    """What priors of some of the conditions take over from the prior of all: weights, and the candidate of these.
+    """What priors of some of the conditions take over from the prior of all: which candidates they try.
 
-    Slopes, factors and everything else are fitted to their own conditions. So inner folds cost a third of fits of their
-    own; the few numbers that they take over tell next to nothing of the conditions that they predict.
+    Weights (from a start at those of all), factors and slopes are found from their own conditions. So inner folds cost
+    a third of fits that try everything.
     """
 
-    weights: EvidenceWeights
+    start: EvidenceWeights
+    released: tuple[str, ...]
     is_cut: bool
-    has_factor: bool
     is_level_shrunk: bool
 
     @classmethod
@@ -76,16 +76,17 @@ class Inherited:
             return None
         within = {WITHIN + name: weight for name, weight in report.get("weights_within_settings", {}).items()}
         unexplained = (report["unexplained"], report["unexplained_several_genes"])
-        weights = EvidenceWeights({**report["weights"], **within}, report["noise"], *unexplained)
-        return cls(weights, report["cut"], report["factor"], report["shrunk_level"])
+        start = EvidenceWeights({**report["weights"], **within}, report["noise"], *unexplained)
+        released = (report["released"],) if "released" in report else ()
+        return cls(start, released, report["cut"], report["shrunk_level"])
 
     def candidates(self, data: PriorData, rest_CG: np.ndarray, target_SG: np.ndarray) -> list[_Candidate]:
-        """The candidate, of these conditions; without a factor where they are too few for one."""
+        """Without and with a factor."""
         if self.is_cut:
             rest_CG = _cut(data, rest_CG)
-        process = Process.of(data, rest_CG, self.weights)
+        process = Process.of(data, rest_CG, released=self.released, start=self.start)
         regressions = process.regressions(is_level_shrunk=self.is_level_shrunk)
-        return _with_factor(_candidates(regressions, rest_CG, target_SG), wanted=self.has_factor)
+        return list(_candidates(regressions, rest_CG, target_SG))
 
 
 def fit_prior(

@@ -166,8 +166,15 @@ class Process:
         return sum(weight for name, weight in self.weights.kernels.items() if name != "offset")
 
     @classmethod
-    def of(cls, data: PriorData, rest_CG: np.ndarray, weights: EvidenceWeights | None = None) -> Process:
-        """With weights by the evidence of the conditions (a fixed sample of many)."""
+    def of(
+        cls,
+        data: PriorData,
+        rest_CG: np.ndarray,
+        weights: EvidenceWeights | None = None,
+        released: Collection[str] = (),
+        start: EvidenceWeights | None = None,
+    ) -> Process:
+        """With weights by the evidence of the conditions (a fixed sample of many), found from a start."""
         noise_C, noise_G = data.sampling_noise()
         sensitivity = sensitivity_of(data, rest_CG)
         if sensitivity is not None:
@@ -180,7 +187,8 @@ class Process:
             rest_CG, noise_C = rest_CG / scale_C[:, None], noise_C / scale_C**2
         size = float(noise_G.mean()) or _NOISE_FLOOR * float((rest_CG**2).mean()) or 1.0
         if weights is None:
-            weights = _weights(data, rest_CG if is_whole else over_shared(data, rest_CG)[1], noise_C, size)
+            departure_CG = rest_CG if is_whole else over_shared(data, rest_CG)[1]
+            weights = _weights(data, departure_CG, noise_C, size, released, start)
         noise_G = np.maximum(weights.noise * noise_G, _NOISE_FLOOR * size)
         overall = _mixed_covariance(data, weights.kernels)
         within = _mixed_covariance(data, weights.kernels, WITHIN) if data.n_settings > 1 else None
@@ -431,7 +439,7 @@ def _folds(group_C: np.ndarray, most: int) -> Iterator[np.ndarray]:
 def _mixed_covariance(data: PriorData, weight_of: Mapping[str, float], prefix: str = "") -> AdditiveCovariance:
     """The covariance with the weights whose names begin so: all similarities in the proportion of theirs."""
     similarities = {"GO": data.genes, **data.further}
-    weights = [weight_of.get(prefix + name, 0.0) for name in similarities]
+    weights = [weight_of[prefix + name] for name in similarities]
     return AdditiveCovariance(
         mixed(tuple(similarities.values()), weights),
         weight_of[prefix + "shared"],
@@ -441,7 +449,12 @@ def _mixed_covariance(data: PriorData, weight_of: Mapping[str, float], prefix: s
 
 
 def _weights(
-    data: PriorData, rest_CG: np.ndarray, noise_C: np.ndarray, size: float, released: Collection[str] = ()
+    data: PriorData,
+    rest_CG: np.ndarray,
+    noise_C: np.ndarray,
+    size: float,
+    released: Collection[str] = (),
+    start: EvidenceWeights | None = None,
 ) -> EvidenceWeights:
     """Weights by the evidence of the conditions (a fixed sample of many).
 
@@ -462,7 +475,7 @@ def _weights(
     if not departure_CG.any():
         # nothing to explain: the evidence of noise alone, since that of zeros has no maximum
         departure_CG = np.full_like(departure_CG, np.sqrt(size))
-    weights = fit_weights(departure_CG, kernels, size * noise_C[rows], sizes_of(sets), further)
+    weights = fit_weights(departure_CG, kernels, size * noise_C[rows], sizes_of(sets), further, start)
     gene = sum(weight for name, weight in weights.kernels.items() if name != "offset")
     return _with_departures(weights, sizes_of(sets), gene)
 

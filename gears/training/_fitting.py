@@ -29,7 +29,7 @@ from gears.data.splits._split import Split
 from gears.distributed._devices import one_thread
 from gears.distributed._gpus import GpuIds
 from gears.distributed._log import quiet, shown
-from gears.distributed._world import World, is_running
+from gears.distributed._world import World
 from gears.evaluation.compare import CompareOptions, Comparison, compare
 from gears.evaluation.intervals import model_name, summary_table
 from gears.evaluation.verdict import closing_frame, footnotes, short_table, verdict_table
@@ -201,9 +201,7 @@ class Fit:
         """The prior with its head, where it earns a weight, and who stopped training before its end."""
         if fitted is None or self.given.epochs == 0:
             return fitted, None
-        worker = self.worker
-        workers: Any = {"rank": worker.rank, "world_size": worker.world_size, "distributed": is_running()}
-        head = train_head(self.pert_data, fitted, self.given, device=worker.device, **workers)
+        head = train_head(self.pert_data, fitted, self.given, self.worker)
         if head.stopped is None:
             self._log(_line_on_head(head))
         return head.fitted, head.stopped
@@ -245,8 +243,7 @@ class Fit:
         network.trains_on(pert_data.split.conditions("train"))
         path = None if self.run_path is None else str(self.run_path)
         options = dataclasses.replace(self.options, monitor=validation.monitor.name, save_path=path)
-        where: Any = {"device": self.worker.device, "distributed": is_running()}
-        return Run(network, tables, pairs, batches, self.parts, options, validation, **where)
+        return Run(network, tables, pairs, batches, self.parts, options, validation, device=self.worker.device)
 
     def _check_kept(self, network: GEARSNetwork, fitted: FittedPrior | None, validation: Validation) -> None:
         """Warn where the kept weights do not fit the training conditions; draw a network alone to the train mean."""

@@ -25,7 +25,7 @@ from gears.conditions import Condition
 from gears.core._numbers import clipped
 from gears.core._progress import progress
 from gears.distributed import _signals as signals
-from gears.distributed._world import Reducer
+from gears.distributed._world import Reducer, World, is_running
 from gears.evaluation._fitted import by_setting
 from gears.evaluation.metrics._registry import condition_metrics, get_metric
 from gears.evaluation.truth import Truth
@@ -127,16 +127,7 @@ class HeadTask:
         return {}
 
 
-def train_head(
-    pert_data: PertData,
-    fitted: FittedPrior,
-    options: TrainOptions,
-    *,
-    device: torch.device,
-    rank: int = 0,
-    world_size: int = 1,
-    distributed: bool = False,
-) -> TrainedHead:
+def train_head(pert_data: PertData, fitted: FittedPrior, options: TrainOptions, worker: World) -> TrainedHead:
     """Train the head of a prior on the training conditions, together with the other workers."""
     # the result does not depend on the network: not on its options, its seed or its epochs
     conditions = perturbed_conditions(pert_data, ("train",))
@@ -156,8 +147,8 @@ def train_head(
     fold_C = even_folds(inner.sets, inner.group_C, N_FOLDS, _FOLD_SEED)
     centre_F, spread_F = _moments(inner)
     head = SharedHead(centre_F, spread_F, N_FOLDS + 1, limit=LIMIT)
-    task = HeadTask(inner, residual_CG / size, weight_CG, kept_conditions(fold_C), device, DTYPES[options.dtype])
-    stopped = _stopped_in_training(head, task, options, rank, world_size, distributed=distributed)
+    task = HeadTask(inner, residual_CG / size, weight_CG, kept_conditions(fold_C), worker.device, DTYPES[options.dtype])
+    stopped = _stopped_in_training(head, task, options, worker)
     if stopped is not None:
         return TrainedHead(fitted, stopped=stopped)
     trained = Head(inner.inputs, centre_F, spread_F, head.layers_of(N_FOLDS), size, 1.0, 1.0)
@@ -233,21 +224,20 @@ def _moments(inner: InnerPredictions) -> tuple[np.ndarray, np.ndarray]:
     return centre_F, np.sqrt(np.maximum(square_F / n - centre_F**2, 0.0)) + 1e-6
 
 
-def _stopped_in_training(
-    head: SharedHead, task: HeadTask, options: TrainOptions, rank: int, world_size: int, *, distributed: bool
-) -> str | None:
+def _stopped_in_training(head: SharedHead, task: HeadTask, options: TrainOptions, worker: World) -> str | None:
     """Train all members in place; who was asked to stop before the end, or None."""
-    loader = ConditionLoader(np.arange(len(task.inner.sets)), PER_STEP, least=STEPS, rank=rank, world_size=world_size)
+    share: Any = {"rank": worker.rank, "world_size": worker.world_size}
+    loader = ConditionLoader(np.arange(len(task.inner.sets)), PER_STEP, least=STEPS, **share)
     head.to(task.device, task.dtype)
     epochs = min(EPOCHS, -(-MOST_STEPS // len(loader)))
     names = ("use_amp", "amp_dtype", "tf32", "reproducible")
     precision: Any = {name: getattr(options, name) for name in names}
-    engine = TrainingEngine(head, task.device, distributed=distributed, max_steps=MOST_STEPS, **precision)
+    engine = TrainingEngine(head, task.device, distributed=is_running(), max_steps=MOST_STEPS, **precision)
     optimizer = Adam(head.parameters(), lr=RATE, fused=task.device.type != "mps")
     rate = learning_rate("one-cycle", Horizon(len(loader), epochs, MOST_STEPS))
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     n_steps = min(MOST_STEPS, epochs * len(loader))
-    with progress(n_steps, "training the correction network", "steps", enabled=rank == 0) as advance:
+    with progress(n_steps, "training the correction network", "steps", enabled=worker.rank == 0) as advance:
         engine.on_step_end = lambda _: advance(1)
         engine.train(loader, None, optimizer, None, scheduler, epochs, task=task, scheduler_interval="step")
     if engine.progress.epoch == epochs:

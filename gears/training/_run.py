@@ -17,7 +17,7 @@ from gears.core._messages import count
 from gears.core._progress import progress
 from gears.distributed import _signals as signals
 from gears.distributed._launch import memory_is_full
-from gears.distributed._world import IDENTITY
+from gears.distributed._world import IDENTITY, is_running
 from gears.model._blockwise import MOST_KEPT
 from gears.model._folder import ModelParts
 from gears.model.network import GEARSNetwork
@@ -77,7 +77,6 @@ class Run:
         validation: Validation,
         *,
         device: torch.device,
-        distributed: bool = False,
     ) -> None:
         steps_per_epoch = -(-len(loader) // options.accumulation_steps)
         if options.steps is not None:
@@ -98,7 +97,7 @@ class Run:
         self.engine = engine = TrainingEngine(
             network,
             device,
-            distributed=distributed,
+            distributed=is_running(),
             options=options,
             early_stopping=self.rule,
             best_after=rising,

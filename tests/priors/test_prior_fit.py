@@ -9,6 +9,7 @@ from scipy import sparse
 
 from gears.priors import FittedPrior, GenePrior, GeneSimilarity, PriorData, fit_prior
 from gears.priors import _process as process
+from gears.priors._fit import Inherited
 from gears.priors._source import vector_similarity
 
 UNSEEN_PAIRS = [(0, 13), (2, 9), (4, 7), (1, 8), (3, 5), (6, 9)]
@@ -193,7 +194,7 @@ def test_a_similarity_that_the_evidence_holds_back_is_taken_where_it_predicts(mo
 
     def hold_back(*args):  # the evidence says that the groups are nothing, unless their weight is let go
         found = fit_weights(*args)
-        return dataclasses.replace(found, kernels=dict(found.kernels) | held) if "groups" in args[-1] else found
+        return dataclasses.replace(found, kernels=dict(found.kernels) | held) if "groups" in args[4] else found
 
     monkeypatch.setattr(process, "fit_weights", hold_back)
     prior = fitted_to(data).prior
@@ -266,3 +267,20 @@ def test_what_does_not_fit_is_refused(make_data):
         dataclasses.replace(data, sets=((), *data.sets[1:]))
     with pytest.raises(ValueError, match="n_C has 1 entries"):
         dataclasses.replace(data, n_C=np.ones(1))
+
+
+def test_a_fit_of_some_conditions_tries_what_the_fit_of_all_chose(make_data, monkeypatch):
+    data = make_data(n_pairs=30)
+    inherited = Inherited.from_report(fitted_to(data).prior.report)
+    assert inherited is not None
+    rows = np.arange(len(data.sets))[:-6]
+    some = dataclasses.replace(data, sets=tuple(data.sets_of(rows)), delta_CG=data.delta_CG[rows], n_C=data.n_C[rows])
+    everything = fitted_to(some).prior
+    n_solved = []
+    solve_in = process.solve_in
+    monkeypatch.setattr(process, "solve_in", lambda *given: n_solved.append(1) or solve_in(*given))
+    chosen = fit_prior(some, plain_error(some), inherited=inherited).prior
+    assert len(n_solved) == 1  # one way of regressing
+    # its own weights, whatever the start; and its own slopes and factor
+    assert chosen.report["weights"] == pytest.approx(everything.report["weights"], rel=1e-3, abs=1e-6)
+    np.testing.assert_allclose(chosen(UNSEEN_PAIRS), everything(UNSEEN_PAIRS), atol=1e-4)

@@ -8,13 +8,11 @@ import torch
 from exact_cases import group
 
 from gears import PertData
-from gears.distributed import cleanup_ddp
+from gears.distributed import World, cleanup_ddp
 from gears.files.formats import write_tensors
 from gears.priors._source import prior_of
 from gears.training._head import TrainedHead, train_head
 from gears.training.options import TrainOptions
-
-CPU = torch.device("cpu")
 
 
 def opened(folder: Path) -> PertData:
@@ -25,13 +23,12 @@ def opened(folder: Path) -> PertData:
     return data
 
 
-def trained(data: PertData, **more: Any) -> TrainedHead:
+def trained(data: PertData, worker: World | None = None, **more: Any) -> TrainedHead:
     """The head of the prior, on the CPU."""
-    workers = {name: more.pop(name) for name in ("rank", "world_size", "distributed") if name in more}
     fitted = prior_of(data)
     assert fitted is not None
     options = TrainOptions(**{"dtype": "float64", **more}).with_defaults()
-    return train_head(data, fitted, options, device=CPU, **workers)
+    return train_head(data, fitted, options, worker or World())
 
 
 def tables(found: TrainedHead) -> dict[str, torch.Tensor]:
@@ -47,5 +44,5 @@ def work(rank: int, world_size: int, folder: str, results: str) -> None:
     """The same training by several workers."""
     cleanup_ddp()
     with group(Path(results), rank, world_size):
-        found = trained(opened(Path(folder)), rank=rank, world_size=world_size, distributed=True)
+        found = trained(opened(Path(folder)), World(rank, rank, world_size))
     write_tensors(Path(results) / f"head-{rank}.pt", tables(found))

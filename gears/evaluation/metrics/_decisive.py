@@ -197,7 +197,7 @@ def average_precision_changed(predicted_UG: np.ndarray, truth: Truth) -> np.ndar
     for row, targets in enumerate(truth.targets):
         changed_G, size_G = np.delete(changed_UG[row], targets), np.delete(size_UG[row], targets)
         if changed_G.any():
-            order = np.argsort(-size_G, kind="stable")
+            order = np.argsort(-size_G)
             hits_G, sizes_G = np.cumsum(changed_G[order]), size_G[order]
             last_G = np.searchsorted(-sizes_G, -sizes_G, side="right") - 1  # of the genes that tie
             value_U[row] = (hits_G[last_G] / (last_G + 1))[changed_G[order]].mean()
