@@ -142,7 +142,7 @@ def test_ontologies_that_cannot_be_used(tmp_path):
     with pytest.raises(ValueError, match="their own ancestors: GO:1, GO:2"):
         Ontology.from_obo(obo)
     obo.write_text("nothing\n")
-    with pytest.raises(ValueError, match="OBO format"):
+    with pytest.raises(ValueError, match=r"go\.obo holds no .*OBO format"):
         Ontology.from_obo(obo)
     obo.write_text(OBO)
     with pytest.raises(ValueError, match="none of the 1 terms"):

@@ -62,6 +62,12 @@ def test_two_workers_train_as_one(quick_workers: None) -> None:
         assert one["history"][-1]["train_loss"] < one["history"][0]["train_loss"]
 
 
+def test_accumulation_equals_the_large_batch() -> None:
+    """No batch norm in this model: two micro-batches of 12 are one batch of 24."""
+    plain, accumulated = run(batch=24), run(batch=12, accumulation_steps=2)
+    assert abs(plain["weights"] - accumulated["weights"]).max() < 1e-12
+
+
 def test_tail_of_an_accumulation_window_is_not_lost() -> None:
     assert list(windows(range(5), 2)) == [[0, 1], [2, 3], [4]]
     assert list(windows(range(5), 2, skip=1)) == [[2, 3], [4]]
