@@ -303,5 +303,5 @@ def subgroup_line(split: Split, part: str, conditions: Sequence[Condition], fitt
         return None
     return (
         f"{len(differing)} of {count(len(conditions), 'subgroup label')} differ from the split file's "
-        f"(docs/splits.md), such as {differing[0]}"
+        f"(docs/screens.md), such as {differing[0]}"
     )

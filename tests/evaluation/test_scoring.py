@@ -221,7 +221,7 @@ def test_the_table_says_where_the_split_file_names_subgroups_otherwise():
     split = Split("simulation", 1, {}, parts, published)
     conditions, fitted = split.conditions("test"), [Condition.parse("A+ctrl")]
     assert subgroup_line(split, "test", conditions, fitted) == (
-        "1 of 2 subgroup labels differ from the split file's (docs/splits.md), such as A+B combo_seen1, "
+        "1 of 2 subgroup labels differ from the split file's (docs/screens.md), such as A+B combo_seen1, "
         "there combo_seen2"
     )
     assert subgroup_line(split, "test", conditions, [*fitted, Condition.parse("B+ctrl")]) is None

@@ -85,6 +85,8 @@ def test_columns_that_are_not_there(tmp_path):
         maker().make({"path": path, "source": "one", "target": "two", "score": "valu"})
     with pytest.raises(ValueError, match="did you mean 'signs'"):
         maker().make({"path": path, "sign": "positive"})
+    with pytest.raises(ValueError, match=r"list\.tsv has one column \(source\); expected source, target and a score"):
+        maker().make(written(tmp_path, "list.tsv", "source\nA\nB\n"))
     with pytest.raises(FileNotFoundError, match="no edge file"):
         maker().make(tmp_path / "none.tsv")
     with pytest.raises(TypeError, match="cannot make a graph of int"):

@@ -135,17 +135,22 @@ def _scales_of_cells(distances: list[dict[str, np.ndarray]]) -> Counter[str]:
 
 def _from_whole(linear: np.ndarray) -> np.ndarray | None:
     """Distance of a cell's multiples of its unit (what one count became) from whole numbers; None for too few."""
-    distinct = np.unique(linear)
-    gaps = np.diff(distinct)
+    ordered = np.sort(linear)
+    distinct = ordered[np.append(True, ordered[1:] > ordered[:-1])]
+    gaps = distinct[1:] - distinct[:-1]
     gaps = gaps[gaps > SAME * distinct[1:]]
-    best = None
-    for unit in (*(distinct[0] / divisor for divisor in (1, 2, 3)), *(gaps.min(keepdims=True) if len(gaps) else ())):
-        ratios = distinct / unit
-        ratios = np.round(ratios[(ratios > 1.02) & (ratios < LARGEST_RATIO)], 3)
-        ratios = ratios[np.diff(ratios, prepend=0.0) > 0]  # each once: they ascend
-        distance = np.abs(ratios - np.rint(ratios))
-        if len(ratios) >= MIN_RATIOS and (best is None or distance.mean() < best.mean()):
-            best = distance
+    units = [distinct[0] / divisor for divisor in (1, 2, 3)] + ([gaps.min()] if len(gaps) else [])
+    ratio_UD = distinct / np.array(units)[:, None]  # all units at once: a screen has 200 cells x 6 scales
+    is_used_UD = (ratio_UD > 1.02) & (ratio_UD < LARGEST_RATIO)
+    ratio_UD = np.rint(1000 * ratio_UD) / 1000
+    # each once: they ascend
+    is_used_UD[:, 1:] &= (ratio_UD[:, 1:] > ratio_UD[:, :-1]) | ~is_used_UD[:, :-1]
+    distance_UD = np.abs(ratio_UD - np.rint(ratio_UD))
+    best, least = None, np.inf
+    for distance_D, is_used_D in zip(distance_UD, is_used_UD, strict=True):
+        distance = distance_D[is_used_D]
+        if len(distance) >= MIN_RATIOS and (mean := np.add.reduce(distance) / len(distance)) < least:
+            best, least = distance, mean
     return best
 
 
