@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -79,8 +80,10 @@ def test_inner_predictions_are_those_of_a_prior_that_has_not_seen_the_condition(
     row = next(row for row, nodes in enumerate(inner.sets) if len(nodes) > 1)
     known = [c for c, fold in zip(conditions, inner.fold_C, strict=True) if fold != inner.fold_C[row]]
     prior = fit_to(data, known).prior
-    np.testing.assert_allclose(inner.changes.change_UG[row], prior([inner.sets[row]])[0])
-    np.testing.assert_allclose(inner.changes.sum_UG[row], prior([(node,) for node in inner.sets[row]]).sum(axis=0))
+    # the search for its weights starts elsewhere
+    close = partial(np.testing.assert_allclose, atol=1e-4)
+    close(inner.changes.change_UG[row], prior([inner.sets[row]])[0])
+    close(inner.changes.sum_UG[row], prior([(node,) for node in inner.sets[row]]).sum(axis=0))
     # the tables of the genes that go with it are made without its fold
     other = dataclasses.replace(
         inner.inputs, mean_SG=inner.delta_CG[inner.fold_C != inner.fold_C[row]].mean(axis=0)[None]
