@@ -68,6 +68,8 @@ def offline(monkeypatch, tmp_path):
     monkeypatch.setenv("WANDB_MODE", "offline")
     for name in ("CONFIG_DIR", "CACHE_DIR", "DATA_DIR"):
         monkeypatch.setenv(f"WANDB_{name}", str(tmp_path / "wandb-own"))
+    if "wandb" in sys.modules:  # it keeps the environment of its first use in this process
+        sys.modules["wandb"].teardown()
 
 
 @pytest.fixture
