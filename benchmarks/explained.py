@@ -117,9 +117,9 @@ def counted_bins(rows: pd.DataFrame) -> pd.DataFrame:
 
 def figure(bins: dict[str, list[pd.DataFrame]]) -> bytes:
     """Found against stated shares of every kind."""
-    n_rows = -(-len(bins) // 4)
-    drawn = new_figure(11, 3 * n_rows)
-    axes = drawn.subplots(n_rows, 4, squeeze=False)
+    n_rows = -(-len(bins) // 3)
+    drawn = new_figure(9, 3 * n_rows)
+    axes = drawn.subplots(n_rows, 3, squeeze=False)
     for ax in axes.ravel()[len(bins) :]:
         ax.set_axis_off()
     for ax, (name, found) in zip(axes.ravel(), bins.items(), strict=False):

@@ -41,7 +41,7 @@ class GeneAnnotation:
         indices, so that products of rows count shared terms without overflow.
     aliases
         Other names of genes: alias -> symbol in `genes`. An alias that is
-        itself a symbol is refused: a symbol always means its own gene.
+        itself a symbol is an error: a symbol always means its own gene.
     ambiguous
         Names that several genes share. They resolve to nothing.
 
@@ -191,7 +191,7 @@ class GeneAnnotation:
         Raises
         ------
         ValueError
-            For other formats (pickles can run code and are refused) or damaged files.
+            For other formats (pickles can run code and are not read) or damaged files.
         """
         annotation = cls._from_file(user_path(path), symbols, taxon)
         return annotation if obo is None else annotation.with_ancestors(obo)

@@ -160,7 +160,7 @@ class Graph:
         """Build from a networkx graph; an undirected edge counts in both directions.
 
         The edge attribute ``weight`` (or ``importance``) is used, 1 where it is missing.
-        Multigraphs are refused, edges with genes outside `nodes` are excluded.
+        Multigraphs are an error, edges with genes outside `nodes` are excluded.
         """
         if graph.is_multigraph():
             msg = "a multigraph can have several weights per edge; expected networkx.Graph or networkx.DiGraph"
@@ -302,7 +302,7 @@ def check_selection(threshold: float, k: int) -> None:
 
 
 def name_order(names: list[str] | tuple[str, ...]) -> np.ndarray:
-    """Positions of names in sorted order; repeated names are refused."""
+    """Positions of names in sorted order; repeated names are an error."""
     check_unique(names, "gene names of a graph")
     return np.array(sorted(range(len(names)), key=names.__getitem__), dtype=np.int64)
 

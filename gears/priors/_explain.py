@@ -191,7 +191,7 @@ class Basis:
     def typical_weights(self, sets: Sets, excluded_U: np.ndarray) -> np.ndarray:
         """Weights of the training conditions for a gene of average signal and noise, (U, C).
 
-        Of those that share genes or alike genes with a condition; `excluded_U` are rows that are left out of each
+        Of those that share genes or alike genes with a condition; `excluded_U` are rows that are held out of each
         prediction, -1 for none.
         """
         spectrum, weight_UC = self.spectrum, np.zeros((len(sets), len(self.sets)))

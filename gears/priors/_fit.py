@@ -266,7 +266,7 @@ def _cut(data: PriorData, rest_CG: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class _Choice:
-    """Which candidate is taken, and by kind of condition its slope and how much of the mean stands for the sum."""
+    """Which candidate is taken, and by kind of condition its slope and how much of the mean replaces the sum."""
 
     index: int
     kind_C: np.ndarray  # kind of each training condition when it is held out

@@ -165,16 +165,14 @@ def shown_rows(profiles: Profiles) -> dict[int, str]:
 
 
 def top_de_figure(truth: Truth, predictions: Mapping[str, np.ndarray], row: int, gene_names: Sequence[str]) -> Figure:
-    """Observed (cells, else standard error) and predicted changes of a condition's top genes; at most six methods."""
+    """Observed (cells, else standard error) and predicted changes of the genes that change most; six methods at most."""
     condition = truth.conditions[row]
-    is_ranked = np.isfinite(truth.moderated_t_UG[row]).all()
     drawn = list(predictions.items())[: len(MARKS)]
     cells = None if truth.cells is None else truth.cells.of(condition) - truth.control_mean_G
     ax = gene_changes(
         truth.delta_UG[row],
         {name: values_UG[row] - truth.control_mean_G for name, values_UG in drawn},
         gene_names,
-        genes=truth.top_moderated()[row] if is_ranked else None,
         cells_delta_NG=cells,
         standard_error_G=truth.std_UG[row] / np.sqrt(max(int(truth.n_cells_U[row]), 1)),
         title=f"{condition.name} ({int(truth.n_cells_U[row])} cells)",

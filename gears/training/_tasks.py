@@ -140,7 +140,7 @@ def condition_tables(
     """Nodes, weights in the loss, control mean and known changes of all conditions on the training device."""
     screen, config = pert_data.screen, config or ModelConfig()
     nodes = [pert_data.condition_nodes(condition) for condition in screen.conditions]
-    # cell-gears leaves out a condition's genes without counts; nothing then keeps the network from changing them
+    # cell-gears excludes a condition's genes without counts; nothing then keeps the network from changing them
     mask_CG = np.ones(screen.statistics.mean.shape, dtype=bool)
     if config.mask_target:
         column = {gene: index for index, gene in enumerate(screen.gene_names)}

@@ -241,7 +241,7 @@ def matched_statistics(
 def fill_unmeasured(statistics: ConditionStatistics, is_measured_KG: np.ndarray, context_C: np.ndarray) -> None:
     """Put the control cells of other contexts, in place, where the context of a condition does not measure a gene.
 
-    The mean over the contexts that measure it stands for mean and moments, so that no change is shown. `context_C` is
+    The mean over the contexts that measure it is taken for mean and moments, so that no change is shown. `context_C` is
     the context of each condition.
     """
     controls_K = np.array([statistics.control_of[np.argmax(context_C == k)] for k in range(len(is_measured_KG))])
