@@ -165,7 +165,7 @@ def shown_rows(profiles: Profiles) -> dict[int, str]:
 
 
 def top_de_figure(truth: Truth, predictions: Mapping[str, np.ndarray], row: int, gene_names: Sequence[str]) -> Figure:
-    """Observed (cells, else standard error) and predicted changes of the genes that change most; six methods at most."""
+    """Observed (cells, else standard error) and predicted changes of genes that change most; six methods at most."""
     condition = truth.conditions[row]
     drawn = list(predictions.items())[: len(MARKS)]
     cells = None if truth.cells is None else truth.cells.of(condition) - truth.control_mean_G
