@@ -177,7 +177,7 @@ def group(table, setting):
     gradient, other = _gradient(setting.small, place, ids), _other_model(place, wrapped=False)
     join_group(World(0, 0, 1, place), store=store, timeout=60)
     try:
-        options = {"steps": 8, "distributed": True, "check_replicas": True}
+        options = {"steps": 8, "check_replicas": True}
         joined = losses(train(setting.small, 16, place, "cells", **options))
         divided = 2 * _gradient(setting.small, place, ids, beside_an_idle_one())
         wrapped = _other_model(place, wrapped=True)
