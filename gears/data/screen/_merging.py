@@ -67,14 +67,13 @@ def packs_as_contexts(
 
     ValueError where they have no gene in common, are of different scales, or two hold the same cells.
     """
-    tables = {name: pack.tables for name, pack in packs.items()}
-    own = {name: (table["gene_names"], table["gene_ids"]) for name, table in tables.items()}
-    alignment = align(own, is_gene, genes)
+    measured = {name: (pack.tables["gene_names"], pack.tables["gene_ids"]) for name, pack in packs.items()}
+    alignment = align(measured, is_gene, genes)
     whole = options_of_whole(options, next(iter(packs.values())).manifest["scale"])
     contexts = {name: _as_context(pack, name, alignment) for name, pack in packs.items()}
     _check_alike(contexts)
     pack = _merged(contexts)
-    hashes = {name: own.manifest["content_hash"] for name, own in packs.items()}
+    hashes = {name: single.manifest["content_hash"] for name, single in packs.items()}
     layout = {"style": "gears", "condition_key": "condition", "cell_type_key": CONTEXT, "gene_key": "gene_name"}
     pack.manifest.update(
         content_hash=content_hash("contexts", hashes, genes, alignment.var["gene_name"].tolist()),

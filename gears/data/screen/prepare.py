@@ -306,7 +306,7 @@ def _obtain_several(data_path: Path, load: LoadCall, is_gene: KnownGene) -> Prep
     problems: list[Finding] = []
     for name, source in sources.items():
         try:
-            made[name] = one = (_pack if as_packs else _draft)(source, settings, data_path, is_gene)
+            made[name] = one = (_pack if as_packs else _draft)(_opened(source), settings, data_path, is_gene)
         except (ValueError, OSError, TypeError) as error:
             problems.append(Finding("unreadable", f"{name}: {error}"))
             continue
@@ -327,11 +327,14 @@ def _obtain_several(data_path: Path, load: LoadCall, is_gene: KnownGene) -> Prep
     return prepare_screen(adata, folder, is_gene=is_gene, workers=load.workers or 1, **more)
 
 
-def _pack(source: Any, options: ProcessingOptions, near: Path, is_gene: KnownGene) -> MomentPack:
-    """The moments of one of several screens, of which one at least is a moment pack."""
+def _opened(source: Any) -> Any:
+    """One of several screens: a prepared screen where it is one, else a path or an AnnData."""
     screen = getattr(source, "whole_screen", source)
-    if isinstance(screen, Path) and is_prepared(screen):
-        screen = PreparedScreen.open(screen)
+    return PreparedScreen.open(screen) if isinstance(screen, Path) and is_prepared(screen) else screen
+
+
+def _pack(screen: Any, options: ProcessingOptions, near: Path, is_gene: KnownGene) -> MomentPack:
+    """The moments of one of several screens, of which one at least is a moment pack."""
     if isinstance(screen, PreparedScreen):
         pack = pack_of(screen)
     elif isinstance(screen, Path) and is_pack(screen):
@@ -343,11 +346,8 @@ def _pack(source: Any, options: ProcessingOptions, near: Path, is_gene: KnownGen
     return pack
 
 
-def _draft(source: Any, options: ProcessingOptions, near: Path, is_gene: KnownGene) -> ScreenDraft:
+def _draft(screen: Any, options: ProcessingOptions, near: Path, is_gene: KnownGene) -> ScreenDraft:
     """One of several screens, checked as if it were alone."""
-    screen = getattr(source, "whole_screen", source)
-    if isinstance(screen, Path) and is_prepared(screen):
-        screen = PreparedScreen.open(screen)
     if isinstance(screen, PreparedScreen):
         options = options_of_prepared(screen, options)
         adata = open_lean(screen.checked_file(H5AD), None, near)
