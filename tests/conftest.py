@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from driving import fork_server, free_port, workers_by_fork
+from driving import fork_server, free_port, pert_data_of, workers_by_fork
 from hypothesis import settings
 
 # No time limit per example: on a busy machine it fails by chance.
@@ -151,11 +151,8 @@ def small_screen():
 @pytest.fixture(scope="session")
 def small_data(small_screen, tmp_path_factory):
     """The small screen, prepared and split once; tests must not change it."""
-    from gears import PertData
 
-    data = PertData(tmp_path_factory.mktemp("small"), default_pert_graph=False)
-    data.new_data_process("small", small_screen[0].copy())
-    data.prepare_split("simulation", seed=1)
+    data = pert_data_of(tmp_path_factory.mktemp("small"), small_screen[0].copy(), "small", split="simulation")
     return data
 
 

@@ -4,6 +4,7 @@ that may only be read."""
 import contextlib
 import ctypes
 import dataclasses
+import inspect
 import json
 import multiprocessing
 import os
@@ -143,3 +144,35 @@ def closed(folder: Path) -> Iterator[None]:
         libc.capset(header, rights)
         for place in folders:
             place.chmod(0o755)
+
+
+def pert_data_of(folder: Path, adata: Any, name: str = "toy", **options: Any) -> Any:
+    """A prepared screen; without `gene2go` its nodes are its own genes. `split` draws one with seed 1."""
+    from gears import PertData
+
+    split, gene2go = options.pop("split", None), options.pop("gene2go", None)
+    data = PertData(folder, default_pert_graph=gene2go is not None, gene2go=gene2go)
+    data.new_data_process(name, adata, **options)
+    if split is not None:
+        data.prepare_split(split, seed=1)
+    return data
+
+
+def gears_of(data: Any, **network: Any) -> Any:
+    """A GEARS model on the CPU, of eight hidden units unless told otherwise, untrained."""
+    from gears import GEARS
+
+    model = GEARS(data, device="cpu")
+    model.model_initialize(**{"hidden_size": 8} | network)
+    return model
+
+
+def trained_gears(data: Any, **options: Any) -> Any:
+    """The same after :meth:`gears.GEARS.train`, which is quiet and scores no test part: options of both by name."""
+    from gears import GEARS
+
+    names = inspect.signature(GEARS.model_initialize).parameters
+    model = gears_of(data, **{name: value for name, value in options.items() if name in names})
+    training = {name: value for name, value in options.items() if name not in names}
+    model.train(**{"verbose": False, "evaluate_test": False} | training)
+    return model

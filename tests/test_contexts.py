@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from driving import pert_data_of, trained_gears
 
 from gears import GEARS, PertData
 from gears.train_distributed import train_multi_gpu
@@ -20,25 +21,22 @@ DIVISION = {"context_key": "cell_type", "batch_key": ["batch"], "perturbation_ty
 @pytest.fixture(scope="module")
 def pert_data(tmp_path_factory, divided, toy_go):
     """Each test begins with a split of its own."""
-    data = PertData(tmp_path_factory.mktemp("contexts"), gene2go=toy_go)
-    data.new_data_process("lines", divided, **DIVISION)
-    return data
+    return pert_data_of(tmp_path_factory.mktemp("contexts"), divided, "lines", gene2go=toy_go, **DIVISION)
 
 
 def trained(data: PertData, **options) -> GEARS:
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8, mask_target=options.pop("mask_target", False))
-    model.train(**{"epochs": 2, "objective": "moments", "verbose": False, "evaluate_test": False} | options)
-    return model
+    return trained_gears(
+        data,
+        mask_target=options.pop("mask_target", False),
+        **{"epochs": 2, "objective": "moments", "verbose": False, "evaluate_test": False} | options,
+    )
 
 
 def test_one_context_is_the_model_without_contexts(tmp_path, toy_adata, toy_go):
     """Screen, split, prior, training and predictions are the same to the last bit."""
     models = []
     for name, options in (("plain", {}), ("one", {"context_key": "cell_type", "batch_key": "cell_type"})):
-        data = PertData(tmp_path / name, gene2go=toy_go)
-        data.new_data_process("toy", toy_adata, **options)
-        data.prepare_split("simulation", seed=1)
+        data = pert_data_of(tmp_path / name, toy_adata, gene2go=toy_go, split="simulation", **options)
         models.append(trained(data))
     plain, one = models
     assert one.parts.contexts.contexts == ("cellA",)
@@ -160,8 +158,7 @@ def test_batches_alone_are_taken_out_of_the_changes(tmp_path, divided, toy_go):
     cells = cells[keep].copy()
     changes = {}
     for name, options in (("matched", {"batch_key": ["batch"]}), ("pooled", {})):
-        data = PertData(tmp_path / name, gene2go=toy_go)
-        data.new_data_process("line", cells, **options)
+        data = pert_data_of(tmp_path / name, cells, "line", gene2go=toy_go, **options)
         row, origin = data.screen.id_of("GX00+ctrl"), data.screen.control_id
         changes[name] = data.screen.statistics.mean[row] - data.screen.statistics.mean[origin]
     far = np.arange(10, 30)  # genes that GX00 does not touch
@@ -180,12 +177,9 @@ def test_two_workers_are_one_with_contexts_graphs_and_types(tmp_path, divided, t
     network = {"hidden_size": 8, "mask_target": True, **own}
     training = {"epochs": 2, "objective": "moments", "dtype": "float64", "verbose": False}
     split = {"split": "simulation", "seed": 1}
-    data = PertData(tmp_path / "data", gene2go=toy_go)
-    data.new_data_process("lines", divided, **DIVISION)
+    data = pert_data_of(tmp_path / "data", divided, "lines", gene2go=toy_go, **DIVISION)
     data.prepare_split(**split)
-    alone = GEARS(data, device="cpu")
-    alone.model_initialize(**network)
-    alone.train(**training, batch_size=8, evaluate_test=False)
+    alone = trained_gears(data, **network, **training, batch_size=8)
     result = train_multi_gpu(
         tmp_path / "data", "lines", split,
         {"save_path": tmp_path / "model", "model_config": network, "batch_size": 4, **training},

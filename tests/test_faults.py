@@ -7,6 +7,7 @@ import textwrap
 
 import numpy as np
 import pytest
+from driving import gears_of, pert_data_of
 
 from gears.data.screen.prepare import folder_name, prepare_screen
 from gears.gears import GEARS
@@ -22,16 +23,13 @@ PARTS = {
 
 @pytest.fixture
 def data(tmp_path, toy_adata, toy_go):
-    found = PertData(tmp_path / "data", gene2go=toy_go)
-    found.new_data_process("toy", toy_adata)
-    return found
+    return pert_data_of(tmp_path / "data", toy_adata, gene2go=toy_go)
 
 
 def edges(data: PertData, parts: dict[str, list[str]]) -> tuple[np.ndarray, np.ndarray]:
     """Edges of the co-expression and the GO graph of a model."""
     data.prepare_split("custom", split_dict=parts)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8, coexpress_threshold=0.1)
+    model = gears_of(data, coexpress_threshold=0.1)
     return np.asarray(model.parts.coexpress.edge_index), np.asarray(model.parts.go.edge_index)
 
 
@@ -40,8 +38,7 @@ def test_coexpression_follows_the_custom_split(data, tmp_path, toy_adata, toy_go
     train, test = ["ctrl", "GX05+ctrl", "GX06+ctrl", "GX07+ctrl"], ["GX00+ctrl", "GX00+GX01"]
     other = PARTS | {"train": train, "test": test}
     first, second = edges(data, PARTS)[0], edges(data, other)[0]
-    fresh = PertData(tmp_path / "fresh", gene2go=toy_go)
-    fresh.new_data_process("toy", toy_adata)
+    fresh = pert_data_of(tmp_path / "fresh", toy_adata, gene2go=toy_go)
     np.testing.assert_array_equal(second, edges(fresh, other)[0])
     np.testing.assert_array_equal(first, edges(data, PARTS)[0])
     assert first.shape != second.shape or not np.array_equal(first, second)
@@ -60,14 +57,12 @@ def test_the_go_graph_follows_the_annotation_and_the_folder(data, tmp_path, toy_
     same_folder = PertData(tmp_path / "data", gene2go=turned)
     same_folder.load("toy")
     assert not np.array_equal(edges(same_folder, PARTS)[1], first)
-    elsewhere = PertData(tmp_path / "other", gene2go=turned)
-    elsewhere.new_data_process("toy", toy_adata)
+    elsewhere = pert_data_of(tmp_path / "other", toy_adata, gene2go=turned)
     np.testing.assert_array_equal(edges(elsewhere, PARTS)[1], edges(same_folder, PARTS)[1])
 
 
 def test_one_perturbation_is_a_clear_refusal(toy_adata, toy_go, tmp_path):
-    data = PertData(tmp_path, gene2go=toy_go)
-    data.new_data_process("one", toy_adata[:72].copy())
+    data = pert_data_of(tmp_path, toy_adata[:72].copy(), "one", gene2go=toy_go)
     words = r"without a perturbed condition.* of 1 single and 0 combinations"
     for split, mode in (("simulation", "published"), ("no_test", "strict"), ("single", "strict")):
         with pytest.raises(ValueError, match=words):
@@ -77,8 +72,7 @@ def test_one_perturbation_is_a_clear_refusal(toy_adata, toy_go, tmp_path):
 
 def test_nothing_is_printed_the_second_time_either(toy_adata, toy_go, tmp_path, capsys):
     for _ in range(2):
-        data = PertData(tmp_path, gene2go=toy_go)
-        data.new_data_process("toy", toy_adata)
+        data = pert_data_of(tmp_path, toy_adata, gene2go=toy_go)
         data.load("toy")
         data.prepare_split("simulation")
         data.get_dataloader(8)
@@ -94,9 +88,7 @@ def test_names_that_are_paths_are_refused(name):
 
 
 def test_batches_say_which_measured_genes_are_perturbed(toy_adata, toy_go, tmp_path):
-    data = PertData(tmp_path, gene2go=toy_go)
-    data.new_data_process("toy", toy_adata[:, 1:].copy())  # GX00 is perturbed, but not measured
-    data.prepare_split("no_split")
+    data = pert_data_of(tmp_path, toy_adata[:, 1:].copy(), gene2go=toy_go, split="no_split")
     seen = set()
     for batch in data.get_dataloader(16)["test_loader"]:
         flags = batch.pert_flags(data.node_map)
@@ -114,9 +106,7 @@ def test_perturbed_cells_always_carry_their_perturbation(toy_adata, toy_go, tmp_
     new = {"GX00+ctrl": " GX00 + ctrl", "GX01+ctrl": "ctrl+GX01"}
     new |= {"GX02+GX03": "GX03+NOVEL1", "GX04+GX05": "GX04+GX05+GX06"}
     toy_adata.obs["condition"] = [new.get(label, label) for label in labels]
-    data = PertData(tmp_path, gene2go=toy_go)
-    data.new_data_process("toy", toy_adata)
-    data.prepare_split("no_split")
+    data = pert_data_of(tmp_path, toy_adata, gene2go=toy_go, split="no_split")
     n = 0
     for batch in data.get_dataloader(16)["test_loader"]:
         for label, nodes in zip(batch.pert, batch.pert_idx, strict=True):

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import torch
 from anndata import AnnData
+from driving import gears_of, pert_data_of, trained_gears
 
 from gears import GEARS, Ensemble, PertData
 
 
 def prepared(folder: Path, adata: AnnData, go: dict, split: str = "simulation", **processing: object) -> PertData:
-    pert_data = PertData(folder, gene2go=go)
-    pert_data.new_data_process("toy", adata, **processing)
-    pert_data.prepare_split(split, seed=1)
+    pert_data = pert_data_of(folder, adata, gene2go=go, split=split, **processing)
     pert_data.get_dataloader(16)
     return pert_data
 
@@ -30,10 +29,7 @@ QUIET = {"verbose": False, "evaluate_test": False}
 
 
 def trained(pert_data: PertData, epochs: int = 2, **model: object) -> GEARS:
-    gears = GEARS(pert_data, device="cpu")
-    gears.model_initialize(hidden_size=8, **model)
-    gears.train(epochs=epochs, objective="moments", **QUIET)
-    return gears
+    return trained_gears(pert_data, **model, epochs=epochs, objective="moments", **QUIET)
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +39,7 @@ def model(pert_data):
 
 
 def test_training_lowers_the_loss_and_returns_history_and_table(pert_data):
-    gears = GEARS(pert_data, device="cpu")
-    gears.model_initialize(hidden_size=8)
+    gears = gears_of(pert_data)
     result = gears.train(epochs=6, lr=5e-3, objective="moments", verbose=False)
     losses = [record["train_loss"] for record in result.history]
     assert losses[-1] < losses[0]
@@ -55,12 +50,9 @@ def test_training_lowers_the_loss_and_returns_history_and_table(pert_data):
 
 
 def test_best_weights_are_those_of_the_best_epoch(pert_data):
-    gears = GEARS(pert_data, device="cpu")
-    gears.model_initialize(hidden_size=8)
+    gears = gears_of(pert_data)
     result = gears.train(epochs=3, lr=0.5, schedule="constant", objective="cells", **QUIET)
-    again = GEARS(pert_data, device="cpu")
-    again.model_initialize(hidden_size=8)
-    again.train(epochs=result.best_epoch, lr=0.5, schedule="constant", objective="cells", **QUIET)
+    again = trained_gears(pert_data, epochs=result.best_epoch, lr=0.5, schedule="constant", objective="cells", **QUIET)
     for key, value in again.model.state_dict().items():
         assert torch.equal(value, gears.best_model.state_dict()[key]), key
 
@@ -153,8 +145,7 @@ def test_validation_without_a_condition_keeps_the_last_epoch_and_warns(tmp_path,
     pert_data = prepared(tmp_path, toy_adata, toy_go)
     whole = pert_data.split
     pert_data.split = dataclasses.replace(whole, parts={k: v for k, v in whole.parts.items() if k != "val"})
-    gears = GEARS(pert_data, device="cpu")
-    gears.model_initialize(hidden_size=8)
+    gears = gears_of(pert_data)
     start = copy.deepcopy(gears.model.state_dict())
     result = gears.train(epochs=1, objective="cells", **QUIET)
     assert result.best_epoch is None
@@ -167,8 +158,7 @@ def test_validation_without_a_condition_keeps_the_last_epoch_and_warns(tmp_path,
 
 
 def test_without_differential_expression(tmp_path, toy_adata, toy_go):
-    gears = GEARS(prepared(tmp_path, toy_adata, toy_go, skip_calc_de=True), device="cpu")
-    gears.model_initialize(hidden_size=8)
+    gears = gears_of(prepared(tmp_path, toy_adata, toy_go, skip_calc_de=True))
     result = gears.train(epochs=1, objective="cells", verbose=False)
     assert result.best_epoch == 1
     assert "val_mse" in result.history[0]
@@ -176,12 +166,9 @@ def test_without_differential_expression(tmp_path, toy_adata, toy_go):
 
 @pytest.mark.parametrize("split", ["no_test", "no_split"])
 def test_splits_without_test_part(tmp_path, toy_adata, toy_go, split):
-    pert_data = PertData(tmp_path, gene2go=toy_go)
-    pert_data.new_data_process("toy", toy_adata)
-    pert_data.prepare_split(split, seed=1)
+    pert_data = pert_data_of(tmp_path, toy_adata, gene2go=toy_go, split=split)
     pert_data.get_dataloader(16)
-    gears = GEARS(pert_data, device="cpu")
-    gears.model_initialize(hidden_size=8)
+    gears = gears_of(pert_data)
     assert np.isfinite(gears.predict(["GX00"])["GX00"]).all()
     if split == "no_split":
         with pytest.raises(ValueError, match="no training batches"):
@@ -212,8 +199,7 @@ def test_tracking_without_its_package_is_refused(pert_data, monkeypatch):
 
 
 def test_model_needs_a_split(tmp_path, toy_adata, toy_go):
-    pert_data = PertData(tmp_path, gene2go=toy_go)
-    pert_data.new_data_process("toy", toy_adata)
+    pert_data = pert_data_of(tmp_path, toy_adata, gene2go=toy_go)
     with pytest.raises(ValueError, match="prepare_split"):
         GEARS(pert_data)
 
@@ -255,9 +241,7 @@ def test_a_save_path_that_is_a_link_stays_one(pert_data, tmp_path):
     link, target = tmp_path / "model", tmp_path / "big_disk" / "model"
     link.symlink_to(target)
     for _ in range(2):
-        gears = GEARS(pert_data, device="cpu")
-        gears.model_initialize(hidden_size=8)
-        gears.train(epochs=1, prior=None, save_path=link, verbose=False, evaluate_test=False)
+        gears = trained_gears(pert_data, epochs=1, prior=None, save_path=link)
     assert link.is_symlink()
     assert (target / "manifest.json").is_file()
     output = tmp_path / "predicted.h5ad"
@@ -272,8 +256,7 @@ def test_a_save_path_that_is_a_link_stays_one(pert_data, tmp_path):
 def test_a_save_path_that_is_a_link_to_itself_is_named(pert_data, tmp_path):
     loop = tmp_path / "loop.h5ad"
     loop.symlink_to(loop)
-    gears = GEARS(pert_data, device="cpu")
-    gears.model_initialize(hidden_size=8)
+    gears = gears_of(pert_data)
     for act in (
         lambda: gears.save_model(loop),
         lambda: gears.train(epochs=1, save_path=loop),

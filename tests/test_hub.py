@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from driving import trained_gears
 
 from gears import GEARS
 from gears.hub import from_hub, push_to_hub
@@ -103,9 +104,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 def folder(small_data, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A saved model beside a file of its run."""
     path = tmp_path_factory.mktemp("hub") / "model"
-    model = GEARS(small_data, device="cpu")
-    model.model_initialize(hidden_size=4)
-    model.train(epochs=0, verbose=False, evaluate_test=False)
+    model = trained_gears(small_data, hidden_size=4, epochs=0)
     model.save_model(path)
     (path / "metrics.jsonl").write_text("{}")
     return path

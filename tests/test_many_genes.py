@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from anndata import AnnData
+from driving import pert_data_of, trained_gears
 from scipy import sparse
 
-from gears import GEARS, PertData
 from gears.conditions import Condition
 from gears.data.splits import check_split
 
@@ -40,15 +40,12 @@ def several():
 
 
 def test_from_one_to_four_genes(tmp_path, several, toy_go):
-    data = PertData(tmp_path, gene2go=toy_go)
-    data.new_data_process("several", several)
+    data = pert_data_of(tmp_path, several, "several", gene2go=toy_go)
     assert {len(condition) for condition in data.screen.conditions} == {0, 1, 2, 3, 4}
     data.prepare_split("simulation", seed=1, mode="strict")
     check_split(data.split, data.screen).raise_if_leaky()
     data.get_dataloader(32)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    model.train(epochs=1, objective="cells", prior=None, verbose=False, evaluate_test=False)
+    model = trained_gears(data, epochs=1, objective="cells", prior=None)
     table = model.train(epochs=1, objective="moments", verbose=False).table
     seen = {gene for condition in model.parts.fitted_conditions() for gene in condition.genes}
     test = data.split.conditions("test")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from anndata import AnnData
-from driving import fork_server
+from driving import fork_server, gears_of, pert_data_of
 
 from gears import GEARS, PertData
 from gears.cli.main import main
@@ -26,16 +26,11 @@ MINE = b"a file of the user"
 
 
 def screen_in(folder: Path, adata: AnnData, name: str = "small") -> PertData:
-    small_data = PertData(folder, default_pert_graph=False)
-    small_data.new_data_process(name, adata)
-    small_data.prepare_split("simulation", seed=1)
-    return small_data
+    return pert_data_of(folder, adata, name, split="simulation")
 
 
 def new_model(small_data: PertData) -> GEARS:
-    model = GEARS(small_data, device="cpu")
-    model.model_initialize(hidden_size=4)
-    return model
+    return gears_of(small_data, hidden_size=4)
 
 
 def weights_in(path: Path) -> dict[str, Any]:

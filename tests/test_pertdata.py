@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from driving import pert_data_of
 
 from gears.conditions import Condition
 from gears.pertdata import PertData
@@ -15,9 +16,7 @@ from gears.pertdata import PertData
 
 @pytest.fixture
 def data(tmp_path, toy_adata, toy_go):
-    found = PertData(tmp_path / "data", gene2go=toy_go)
-    found.new_data_process("toy", toy_adata)
-    return found
+    return pert_data_of(tmp_path / "data", toy_adata, gene2go=toy_go)
 
 
 def state(data: PertData) -> dict[str, Any]:
@@ -110,8 +109,7 @@ def test_using_it_too_early_says_what_to_do(tmp_path, toy_go):
 
 def test_unannotated_genes_stay_as_isolated_nodes(tmp_path, toy_adata, toy_go, caplog):
     known = {gene: terms for gene, terms in toy_go.items() if gene not in ("GX03", "GX04")}
-    data = PertData(tmp_path, gene2go=known)
-    data.new_data_process("toy", toy_adata)
+    data = pert_data_of(tmp_path, toy_adata, gene2go=known)
     told = [r for r in caplog.records if "isolated nodes" in r.getMessage()]
     assert len(told) == 1
     assert "GX03, GX04" in told[0].getMessage()
@@ -140,8 +138,7 @@ def test_the_three_kinds_of_nodes(tmp_path, toy_adata, caplog):
     go = {"GX00": ["a"], "FAR1": ["a"]}
     (tmp_path / "genes.txt").write_text("GX00\nFAR2\n")
     perturbed = {f"GX{i:02d}" for i in range(8)}
-    default = PertData(tmp_path, gene2go=go)
-    default.new_data_process("toy", toy_adata)
+    default = pert_data_of(tmp_path, toy_adata, gene2go=go)
     assert set(default.pert_names) == perturbed | {"FAR1"}
     measured = PertData(tmp_path, None, False, gene2go=go)
     measured.load("toy")
@@ -227,8 +224,7 @@ def test_random_state_and_folder_of_the_caller_stay(tmp_path, toy_adata, toy_go,
     monkeypatch.chdir(tmp_path / "cwd")
     np.random.seed(1)  # noqa: NPY002
     before = np.random.get_state()[1].tolist()  # noqa: NPY002
-    data = PertData(tmp_path / "deep" / "data", gene2go=toy_go)
-    data.new_data_process("toy", toy_adata)
+    data = pert_data_of(tmp_path / "deep" / "data", toy_adata, gene2go=toy_go)
     data.prepare_split()
     next(iter(data.get_dataloader(8)["train_loader"]))
     assert np.random.get_state()[1].tolist() == before  # noqa: NPY002

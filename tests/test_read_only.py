@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from driving import closed
+from driving import closed, trained_gears
 
-from gears import GEARS, PertData
+from gears import PertData
 from gears.files._cache import cached_arrays
 
 
@@ -35,9 +35,7 @@ def opened(folder: Path) -> PertData:
 
 
 def trained(data: PertData) -> np.ndarray:
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    model.train(steps=1, verbose=False)
+    model = trained_gears(data, steps=1)
     return model.predict(["GX00"])["GX00"]
 
 

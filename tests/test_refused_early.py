@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from driving import fork_server
+from driving import fork_server, gears_of, pert_data_of
 
 from gears import GEARS, PertData, train_multi_gpu
 from gears.cli import main as command
@@ -185,8 +185,7 @@ def test_numbers_of_numpy_are_those_of_python(tmp_path):
 
 
 def test_split_loaders_and_predictions_take_numbers_of_numpy(tmp_path, small_screen_adata):
-    pert_data = PertData(tmp_path, default_pert_graph=False)
-    pert_data.new_data_process("small", small_screen_adata, min_cells=np.int64(2), workers=np.int64(1))
+    pert_data = pert_data_of(tmp_path, small_screen_adata, "small", min_cells=np.int64(2), workers=np.int64(1))
     pert_data.prepare_split(seed=np.int64(1), train_gene_set_size=np.float32(0.75))
     assert pert_data.get_dataloader(np.int64(16), np.int32(8))["train_loader"].batch_size == 16
     model = GEARS(pert_data, device=torch.device("cpu"))
@@ -236,8 +235,7 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch, small_screen_adata):
     pert_data.prepare_split(**SPLIT).to_csv(home / "split.csv")
     write_json("~/parts.json", dict(pert_data.set2conditions))
     pert_data.prepare_split("custom", split_dict_path="~/parts.json")
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=8)
+    model = gears_of(pert_data)
     model.save_model("~/models/one")
     model.load_pretrained("~/models/one")
     loaded = GEARS.from_pretrained("~/models/one", device="cpu")

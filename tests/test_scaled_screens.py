@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from anndata import AnnData
+from driving import pert_data_of, trained_gears
 
 from gears import GEARS, PertData
 from gears.cli.main import main
@@ -29,18 +30,12 @@ def z_scored(adata: AnnData) -> AnnData:
 
 @pytest.fixture(scope="module")
 def pert_data(tmp_path_factory, small_screen):
-    pert_data = PertData(tmp_path_factory.mktemp("scaled"), default_pert_graph=False)
-    pert_data.new_data_process("scaled", z_scored(small_screen[0]))
-    pert_data.prepare_split("simulation", seed=1)
-    return pert_data
+    return pert_data_of(tmp_path_factory.mktemp("scaled"), z_scored(small_screen[0]), "scaled", split="simulation")
 
 
 @pytest.fixture(scope="module", params=["auto", None], ids=["prior", "network"])
 def model(request, pert_data):
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=4)
-    model.train(epochs=1, prior=request.param, **QUIET)
-    return model
+    return trained_gears(pert_data, hidden_size=4, epochs=1, prior=request.param, **QUIET)
 
 
 def below_zero(values: np.ndarray) -> float:
@@ -107,9 +102,7 @@ def test_validation_scores_the_prior_as_it_predicts(pert_data):
     from gears.evaluation.metrics import condition_metrics
     from gears.training._validation import validation_of
 
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=4)
-    model.train(epochs=0, refit=False, **QUIET)
+    model = trained_gears(pert_data, hidden_size=4, epochs=0, refit=False, **QUIET)
     prior = model._need_model().prior
     validation = validation_of(pert_data, "mse", prior)
     scores, _ = validation.of_prior
@@ -147,12 +140,8 @@ def test_knock_down_filters_need_expression(option, small_screen, tmp_path):
 
 
 def test_screens_without_negative_values_are_clipped_as_before(small_screen, tmp_path):
-    pert_data = PertData(tmp_path, default_pert_graph=False)
-    pert_data.new_data_process("small", small_screen[0])
-    pert_data.prepare_split("simulation", seed=1)
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=4)
-    model.train(epochs=1, prior=None, **QUIET)
+    pert_data = pert_data_of(tmp_path, small_screen[0], "small", split="simulation")
+    model = trained_gears(pert_data, hidden_size=4, epochs=1, prior=None, **QUIET)
     with torch.no_grad():
         model.best_model.indv_b2 -= 1.0  # predictions below zero
     conditions = perturbed(pert_data)
@@ -164,13 +153,9 @@ def test_screens_without_negative_values_are_clipped_as_before(small_screen, tmp
 
 
 def test_a_model_is_not_evaluated_on_another_scale(small_screen, pert_data, tmp_path):
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=4)
-    model.train(epochs=0, prior="auto", **QUIET)
+    model = trained_gears(pert_data, hidden_size=4, epochs=0, prior="auto", **QUIET)
     model.save_model(tmp_path / "model")
-    other = PertData(tmp_path / "data", default_pert_graph=False)
-    other.new_data_process("logged", small_screen[0])
-    other.prepare_split("simulation", seed=1)
+    other = pert_data_of(tmp_path / "data", small_screen[0], "logged", split="simulation")
     for load in (GEARS(other, device="cpu").load_pretrained, lambda path: load_with_screen(path, other)):
         with pytest.raises(
             ValueError, match="trained on values of the scale 'scaled', and this PertData holds 'log1p'"

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from driving import gears_of, trained_gears
 
-from gears import GEARS, PertData, PerturbationModel, simulated_screen, train_multi_gpu
+from gears import PertData, PerturbationModel, simulated_screen, train_multi_gpu
 from gears.cli import main
 from gears.graphs import read_effects
 from gears.model._folder import load_parts
@@ -59,9 +60,7 @@ def expected(place: Path, sources: dict[str, Any]) -> tuple[dict[str, float], di
     data = PertData(place / "data", default_pert_graph=False)
     data.load(data_path=place / "rpe1.h5ad")
     data.prepare_split(**SPLIT)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    model.train(epochs=0, verbose=False, evaluate_test=False, save_path=str(place / "gears"), **sources)
+    trained_gears(data, epochs=0, save_path=str(place / "gears"), **sources)
     return *of(place / "gears"), data
 
 
@@ -146,8 +145,7 @@ def test_two_workers_train_with_the_objects_of_the_caller(
 
 def test_cross_validation_and_folds_hold_the_sources(place: Path, sources: dict[str, Any], expected: Any) -> None:
     data = expected[2]
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
+    model = gears_of(data)
     found = model.cross_validate(3, epochs=0, verbose=False, **sources, baselines=["train_mean"]).table
     plain = model.cross_validate(3, epochs=0, verbose=False, baselines=["train_mean"]).table
     score = [

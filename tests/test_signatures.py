@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from driving import gears_of, pert_data_of
 
 from gears import GEARS, PertData, simulated_screen
 from gears.core._messages import html_of
@@ -93,10 +94,7 @@ def test_an_earlier_name_warns_where_the_user_calls():
 @pytest.fixture(scope="module")
 def pert_data(tmp_path_factory):
     adata, _ = simulated_screen(n_genes=40, n_singles=12, n_pairs=6, cells_per_condition=8, n_control=30, seed=0)
-    data = PertData(tmp_path_factory.mktemp("reprs"), default_pert_graph=False)
-    data.new_data_process("small", adata)
-    data.prepare_split(split="simulation", seed=1)
-    return data
+    return pert_data_of(tmp_path_factory.mktemp("reprs"), adata, "small", split="simulation")
 
 
 def test_text_is_short_and_html_shows_it_escaped(pert_data):
@@ -128,8 +126,7 @@ def test_tables_of_splits_and_predictions(pert_data):
     for part, n in parts.items():
         counts = re.findall(rf"<td>{part}</td>\s*<td>\w*</td>\s*<td>(\d+)</td>", table)
         assert sum(map(int, counts)) == n
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=8)
+    model = gears_of(pert_data)
     pair = pert_data.split.conditions("test")[0]
     html = model.predict([pair])._repr_html_()
     assert html.count(f"<td>{pair.name}</td>") == 3

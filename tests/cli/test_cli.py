@@ -15,6 +15,7 @@ from pathlib import Path
 import anndata
 import pandas as pd
 import pytest
+from driving import gears_of, pert_data_of
 
 from gears import __version__
 from gears.cli import main
@@ -364,15 +365,13 @@ def check_config(path: Path) -> None:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A saved model without training, and a label that it can predict."""
-    from gears import GEARS, PertData, simulated_screen
+    from gears import simulated_screen
 
     folder = tmp_path_factory.mktemp("cli")
     adata, _ = simulated_screen(n_genes=40, n_singles=10, n_pairs=8, cells_per_condition=12, n_control=40)
-    pert_data = PertData(folder, default_pert_graph=False)
-    pert_data.new_data_process("screen", adata)
+    pert_data = pert_data_of(folder, adata, "screen")
     pert_data.prepare_split()
-    fresh = GEARS(pert_data, device="cpu")
-    fresh.model_initialize(hidden_size=8)
+    fresh = gears_of(pert_data)
     fresh.save_model(folder / "model")
     return folder / "model", "+".join(fresh.pert_list[:2])
 

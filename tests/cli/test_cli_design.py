@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from driving import pert_data_of, trained_gears
 
 from gears import GEARS, PertData
 from gears.cli import main
@@ -19,12 +20,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared screen and its prior."""
     folder = tmp_path_factory.mktemp("design_cli")
     adata, _ = simulated_screen(n_genes=40, n_singles=14, n_pairs=8, cells_per_condition=20, n_control=80, seed=2)
-    data = PertData(folder, default_pert_graph=False)
-    data.new_data_process("screen", adata)
-    data.prepare_split("simulation", seed=1)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    model.train(epochs=0, verbose=False, evaluate_test=False)
+    data = pert_data_of(folder, adata, "screen", split="simulation")
+    model = trained_gears(data, epochs=0)
     model.save_model(folder / "model")
     return folder
 

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from driving import trained_gears
 
-from gears import GEARS, PertData
+from gears import PertData
 from gears.cli import main
 from gears.simulate import simulated_screen
 
@@ -21,9 +22,7 @@ def folder(tmp_path_factory) -> Path:
     data = PertData(folder / "data", default_pert_graph=False)
     data.load(data_path=folder / "screen.h5ad")
     data.prepare_split("simulation", seed=1)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    model.train(epochs=1, objective="moments", verbose=False, evaluate_test=False)
+    model = trained_gears(data, epochs=1, objective="moments")
     model.save_model(folder / "model")
     return folder
 

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from driving import gears_of, pert_data_of
 
 from gears.core import _progress as module
 from gears.core._progress import Report, followed, progress, send_progress
@@ -146,16 +147,12 @@ def test_a_worker_sends_and_its_parent_draws(terminal, monkeypatch):
 
 
 def test_training_is_followed_and_ends_without_a_bar(terminal, tmp_path, toy_adata, toy_go, monkeypatch):
-    from gears import GEARS, PertData
 
     seen: list[Report] = []
     real = module.show
     monkeypatch.setattr(module, "show", lambda report: (seen.append(report), real(report)))
-    data = PertData(tmp_path, gene2go=toy_go)
-    data.new_data_process("toy", toy_adata)
-    data.prepare_split("simulation", seed=1)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
+    data = pert_data_of(tmp_path, toy_adata, gene2go=toy_go, split="simulation")
+    model = gears_of(data)
     options: dict[str, Any] = {"objective": "moments", "prior": None, "evaluate_test": False}
     model.train(steps=3, **options)
     assert [r.done for r in seen if r.what == "training"] == [0, 1, 2, 3, 3, None]

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from anndata import AnnData
+from driving import pert_data_of
 from scipy import sparse
 
 from gears import PertData
@@ -255,9 +256,7 @@ def test_tables_too_large_to_be_held_are_the_same(toy_adata, toy_screen, tmp_pat
 
 
 def prepared(folder: Path, name: str, adata: AnnData) -> PertData:
-    data = PertData(folder, default_pert_graph=False)
-    data.new_data_process(name, adata)
-    return data
+    return pert_data_of(folder, adata, name)
 
 
 def loaded(folder: Path, **where: Any) -> PertData:

@@ -5,12 +5,12 @@ import pickle
 
 import numpy as np
 import pytest
+from driving import pert_data_of
 
 from gears.conditions import Condition
 from gears.data.splits import SPLITS, Split, folds, make_split, prepare_split
 from gears.data.splits._registry import read_split_dict
 from gears.data.splits._split import control_parts
-from gears.pertdata import PertData
 
 GENES = [f"GX{i:02d}" for i in range(20)]
 SINGLES = [f"{gene}+ctrl" for gene in GENES]
@@ -235,9 +235,7 @@ SHARES = (0.6, 0.2, 0.2)
 
 @pytest.fixture
 def data(tmp_path, toy_adata, toy_go):
-    found = PertData(tmp_path, gene2go=toy_go)
-    found.new_data_process("toy", toy_adata)
-    return found
+    return pert_data_of(tmp_path, toy_adata, gene2go=toy_go)
 
 
 def test_control_cells_are_divided_too(data):

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from anndata import AnnData, read_h5ad
+from driving import pert_data_of, trained_gears
 from scipy import sparse
 
 from gears import GEARS, PertData, train_multi_gpu
@@ -48,9 +49,7 @@ def files(lines, tmp_path):
 
 
 def alone(name: str, lines, folder, gene2go) -> PertData:
-    data = PertData(folder / "alone", gene2go=gene2go)
-    data.new_data_process(name, lines[name], normalize=True)
-    return data
+    return pert_data_of(folder / "alone", lines[name], name, gene2go=gene2go, normalize=True)
 
 
 def test_each_screen_becomes_a_context_with_its_own_statistics(lines, files, tmp_path, toy_go):
@@ -118,8 +117,9 @@ def test_every_problem_is_listed_with_its_screen_and_nothing_is_written(lines, t
     refused("there is no file or folder", {"A": first, "B": str(tmp_path / "none.h5ad")}, normalize=True)
     refused("omit context_key", {"A": first, "B": second}, normalize=True, context_key="cell_type")
     refused("B: .*no column 'guide'", {"A": first, "B": second}, normalize=True, perturbation_type_key="guide")
-    lot = PertData(tmp_path / "lots", gene2go=toy_go)
-    lot.new_data_process("lot", second.copy()[:, :].copy(), normalize=True, context_key="cell_type")
+    lot = pert_data_of(
+        tmp_path / "lots", second.copy()[:, :].copy(), "lot", gene2go=toy_go, normalize=True, context_key="cell_type"
+    )
     batched = second.copy()
     batched.obs["lane"] = ["a", "b"] * (batched.n_obs // 2)
     lot.new_data_process("batched", batched, normalize=True, batch_key="lane")
@@ -291,9 +291,7 @@ def test_packs_give_what_their_cells_give(genes, lines, files, tmp_path, toy_go)
     predicted = []
     for data in (packed, whole):
         data.prepare_split("unit_held_out", seed=1)
-        model = GEARS(data, device="cpu")
-        model.model_initialize(hidden_size=8)
-        model.train(epochs=0, evaluate_test=False, verbose=False)
+        model = trained_gears(data, epochs=0)
         predicted.append(model.predict(["GX03 @ L2", "GX05 @ L3"]).delta_UG)
     np.testing.assert_allclose(*predicted, atol=1e-9)
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from driving import pert_data_of
 
 from gears.cli import main
 from gears.data.checks._report import inspect_screen
@@ -57,9 +58,7 @@ def test_a_good_screen(toy_adata, toy_go):
 def test_the_summary_of_a_prepared_screen(toy_adata, toy_go, tmp_path):
     labels = toy_adata.obs["condition"].astype(str).to_numpy()
     toy_adata = toy_adata[np.setdiff1d(np.arange(216), np.flatnonzero(labels == "GX07+ctrl")[3:])].copy()
-    data = PertData(tmp_path, gene2go=toy_go)
-    data.new_data_process("toy", toy_adata, min_cells=5)
-    data.prepare_split("simulation")
+    data = pert_data_of(tmp_path, toy_adata, gene2go=toy_go, split="simulation", min_cells=5)
     for report in (data.summary(), json.loads(json.dumps(data.summary().to_dict()))):
         facts = report.facts if not isinstance(report, dict) else report["facts"]
         assert (facts["cells"], facts["singles"], facts["pairs"]) == (204, 7, 5)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 from anndata import AnnData, read_h5ad
-from driving import dying_once
+from driving import dying_once, gears_of, trained_gears
 from scipy import sparse
 
-from gears import GEARS, PertData
+from gears import PertData
 from gears.cli.main import main
 from gears.data import open_screen
 from gears.data.reading import _blocks
@@ -77,9 +77,7 @@ def test_a_pack_gives_what_its_cells_give(kind, small_screen_adata, tmp_path):
     tables = []
     for data in (cells, pack):
         data.prepare_split("simulation", seed=1)
-        model = GEARS(data, device="cpu")
-        model.model_initialize(hidden_size=8)
-        model.train(epochs=0, verbose=False)
+        model = trained_gears(data, epochs=0)
         tables.append(model.evaluate(part="test", baselines=("additive_ridge",), n_split_half=2))
     of_cells, scores = tables
     assert scores.equals(of_cells)
@@ -96,9 +94,7 @@ def test_the_network_over_moments_learns_the_same(small_data, tmp_path):
     changes = []
     for data in (small_data, pack):
         data.prepare_split("simulation", seed=1)
-        model = GEARS(data, device="cpu")
-        model.model_initialize(hidden_size=8, G_coexpress={"path": str(table)})
-        model.train(prior=None, epochs=2, verbose=False, evaluate_test=False)
+        model = trained_gears(data, G_coexpress={"path": str(table)}, prior=None, epochs=2)
         changes.append(model.predict(data.screen.conditions[1:5]).delta_UG)
     assert np.array_equal(*changes)
 
@@ -118,8 +114,7 @@ def test_what_needs_cells_says_so(small_data, tmp_path):
     data = data_in(tmp_path)
     data.load(data_path=small_data.write_moments(tmp_path / "small.moments.h5ad"))
     data.prepare_split("simulation", seed=1)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
+    model = gears_of(data)
     for ask in (
         lambda: model.train(objective="cells", verbose=False),
         lambda: data.adata,

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from driving import gears_of
 
 from gears.data.splits import check_split
 from gears.gears import GEARS
@@ -22,8 +23,7 @@ def trained(data: PertData, split: str, epochs: int = 1) -> GEARS:
         data.prepare_split(split, seed=1, mode=mode)
         report = check_split(data.split, data.screen)
         assert report.ok, str(report)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=16)
+    model = gears_of(data, hidden_size=16)
     result = model.train(epochs=epochs, objective="moments", prior=None, verbose=False, evaluate_test=False)
     assert len(result.history) == epochs
     table = model.evaluate("test", baselines=["additive"], n_split_half=1)

@@ -7,6 +7,7 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
+from driving import pert_data_of
 
 from gears import PertData, simulated_screen
 from gears.graphs import GeneEffects, read_effects
@@ -26,9 +27,7 @@ def screen() -> anndata.AnnData:
 
 @pytest.fixture(scope="module")
 def data(screen: anndata.AnnData, tmp_path_factory: pytest.TempPathFactory) -> PertData:
-    made = PertData(tmp_path_factory.mktemp("effects"), default_pert_graph=False)
-    made.new_data_process("line", screen)
-    return made
+    return pert_data_of(tmp_path_factory.mktemp("effects"), screen, "line")
 
 
 def test_effects_of_a_screen_are_changes_of_its_singles(data: PertData) -> None:

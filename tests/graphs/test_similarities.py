@@ -3,8 +3,9 @@
 import numpy as np
 import pandas as pd
 import pytest
+from driving import pert_data_of
 
-from gears import GEARS, PertData, simulated_screen
+from gears import GEARS, simulated_screen
 from gears.graphs import SIMILARITIES
 from gears.graphs._similarities import PriorInputs
 from gears.priors import prior_of
@@ -17,10 +18,7 @@ def data(tmp_path_factory):
     adata, _ = simulated_screen(
         n_genes=60, n_singles=N_SINGLES, n_pairs=0, cells_per_condition=20, n_control=100, seed=4
     )
-    made = PertData(tmp_path_factory.mktemp("similar"), default_pert_graph=False)
-    made.new_data_process("screen", adata)
-    made.prepare_split("simulation", seed=1)
-    return made
+    return pert_data_of(tmp_path_factory.mktemp("similar"), adata, "screen", split="simulation")
 
 
 @pytest.fixture

@@ -7,10 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 from anndata import AnnData
+from driving import gears_of, pert_data_of, trained_gears
 from readers import GENES
 from scipy import sparse
-
-from gears import GEARS, PertData
 
 GO = {gene: {f"T{i % 7}", f"T{i % 5}"} for i, gene in enumerate(GENES)}
 TEN = [f"{gene}+ctrl" for gene in GENES[:10]]
@@ -46,12 +45,10 @@ CASES: dict[str, tuple[AnnData, dict[str, Any], dict[str, Any]]] = {
 
 
 def all_the_way(folder: Path, adata: AnnData, split: dict[str, Any], options: dict[str, Any]) -> None:
-    data = PertData(folder, gene2go=GO)
-    data.new_data_process("edge", adata, **options)
+    data = pert_data_of(folder, adata, "edge", gene2go=GO, **options)
     data.prepare_split(**split, seed=1)
     data.get_dataloader(batch_size=4)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=4)
+    model = gears_of(data, hidden_size=4)
     for options in ({"objective": "cells", "prior": None}, {"objective": "moments"}):
         model.train(steps=2, verbose=False, evaluate_test=False, **options)
         found = model.predict([["GX00"], ["GX00", "GX09"]])
@@ -70,11 +67,8 @@ def test_screens_at_the_edge(name, tmp_path):
 
 def test_one_perturbed_gene_is_refused_where_it_cannot_be_trained_on(tmp_path):
     """Nothing can be held out (tests/test_faults.py: every split says so); the split without parts trains nothing."""
-    data = PertData(tmp_path, gene2go=GO)
-    data.new_data_process("edge", screen(TEN[:1]))
-    data.prepare_split("no_split")
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=4)
+    data = pert_data_of(tmp_path, screen(TEN[:1]), "edge", gene2go=GO, split="no_split")
+    model = gears_of(data, hidden_size=4)
     with pytest.raises(ValueError, match="the split has no training part"):
         model.train(steps=1, verbose=False)
 
@@ -96,12 +90,11 @@ def test_ten_thousand_conditions(prior, tmp_path):
     labels = [f"{a}+{b}" for i, a in enumerate(names) for b in names[i + 1 :]][:9900]
     labels += [f"{name}+ctrl" for name in names]
     adata = screen(labels, n_each=2, n_genes=150)
-    data = PertData(tmp_path, gene2go={gene: {f"T{i % 7}", f"T{i % 5}"} for i, gene in enumerate(names)})
-    data.new_data_process("edge", adata)
+    data = pert_data_of(
+        tmp_path, adata, "edge", gene2go={gene: {f"T{i % 7}", f"T{i % 5}"} for i, gene in enumerate(names)}
+    )
     assert len(data.screen.conditions) == 10_051
     data.prepare_split("simulation", seed=1)
     data.get_dataloader(batch_size=512)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=4)
-    model.train(steps=2, verbose=False, evaluate_test=False, prior=prior)
+    model = trained_gears(data, hidden_size=4, steps=2, prior=prior)
     assert np.isfinite(model.predict(data.screen.labels[1:300]).expression_UG).all()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from anndata import AnnData
+from driving import gears_of, pert_data_of
 from readers import GENES
 from torch import nn
 
@@ -19,17 +20,13 @@ GO = {gene: {f"T{i % 7}", f"T{i % 5}"} for i, gene in enumerate(GENES)}
 
 
 def opened(folder: Path, adata: AnnData, batch_size: int = 32) -> PertData:
-    data = PertData(folder, gene2go=GO)
-    data.new_data_process("toy", adata)
-    data.prepare_split("simulation", seed=1)
+    data = pert_data_of(folder, adata, gene2go=GO, split="simulation")
     data.get_dataloader(batch_size=batch_size)
     return data
 
 
 def network(data: PertData, **settings: Any) -> GEARS:
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8, **settings)
-    return model
+    return gears_of(data, **settings)
 
 
 def state(module: nn.Module) -> dict[str, torch.Tensor]:

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from driving import gears_of, pert_data_of
 
 from gears import GEARS, PertData
 from gears.data.splits import Split, folds_like, make_split
@@ -12,9 +13,7 @@ FAST = {"epochs": 0, "metrics": ["mse", "relative_error"], "baselines": ["train_
 
 
 def model_of(data: PertData) -> GEARS:
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    return model
+    return gears_of(data)
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +97,7 @@ def test_folds_hold_out_conditions_or_contexts_where_the_split_does(small_data, 
     splits = folds_like(small_data.whole_screen, _split(small_data, "unit_held_out"), 4)
     assert sorted(len(split.conditions("test")) for split in splits) == [4, 4, 5, 5]
 
-    lines = PertData(tmp_path, default_pert_graph=False)
-    lines.new_data_process("lines", divided.copy(), context_key="cell_type")
-    lines.prepare_split("context_held_out", seed=1)
+    lines = pert_data_of(tmp_path, divided.copy(), "lines", split="context_held_out", context_key="cell_type")
     by_line = folds_like(lines.whole_screen, lines.split, 5)
     assert [{c.context for c in split.conditions("test")} for split in by_line] == [{"L1"}, {"L2"}]
 

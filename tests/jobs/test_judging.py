@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from driving import gears_of, pert_data_of, trained_gears
 
 from gears import GEARS, PertData
 from gears.evaluation import compare, verdict, verdict_table
@@ -20,15 +21,11 @@ TRAINING = {"epochs": 2, "objective": "moments", "prior": None}
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory, small_screen) -> PertData:
-    made = PertData(tmp_path_factory.mktemp("judged"), default_pert_graph=False)
-    made.new_data_process("small", small_screen[0].copy())
-    made.prepare_split("simulation", seed=1)
-    return made
+    return pert_data_of(tmp_path_factory.mktemp("judged"), small_screen[0].copy(), "small", split="simulation")
 
 
 def test_evaluate_gives_scaled_scores(data):
-    model = GEARS(data, device="cpu")
-    model.model_initialize(**NETWORK)
+    model = gears_of(data, **NETWORK)
     table = model.evaluate("test", n_split_half=1, metrics=["mse", "pearson_delta", "mse_top20_de"], name="mine")
     assert set(table["method"]) >= {"mine", "additive", "go_ridge", "no_change"}
     assert table.loc[table["method"] == "additive", "scaled"].notna().any()
@@ -42,20 +39,17 @@ def test_evaluate_gives_scaled_scores(data):
 
 
 def test_a_part_that_the_split_lacks_is_an_error_and_an_empty_one_is_no_table(data, tmp_path, caplog):
-    model = GEARS(data, device="cpu")
-    model.model_initialize(**NETWORK)
+    model = gears_of(data, **NETWORK)
     with pytest.raises(ValueError, match=r"'tets'; did you mean 'test'\? \(valid: train, val, test\)"):
         model.evaluate("tets")
     other = copy.copy(data)
     other.use_split(dataclasses.replace(data.split, parts={**data.split.parts, "test": ()}, subgroup=None))
-    model = GEARS(other, device="cpu")
-    model.model_initialize(**NETWORK)
+    model = gears_of(other, **NETWORK)
     with caplog.at_level(logging.INFO, logger="gears"):
         assert model.evaluate("test") is None
     assert "part 'test' of the split has no perturbed condition" in caplog.text
     other.prepare_split("no_test")
-    model = GEARS(other, device="cpu")
-    model.model_initialize(**NETWORK)
+    model = gears_of(other, **NETWORK)
     assert model.report_test() is None
     with pytest.raises(ValueError, match="valid: train, val"):
         model.evaluate("test")
@@ -66,9 +60,7 @@ def test_the_prior_alone_reads_the_embeddings_that_the_model_reads(data):
     change_CG = data.screen.statistics.delta(np.array([data.screen.id_of(one) for one in singles]))
     embedding = pd.DataFrame(change_CG[:, :12], index=[one.genes[0] for one in singles])
     network = {"hidden_size": 4, "pert_embedding": embedding}
-    model = GEARS(data, device="cpu")
-    model.model_initialize(**network)
-    model.train(epochs=0, verbose=False, evaluate_test=False)
+    model = trained_gears(data, **network, epochs=0)
     tested = data.split.conditions("test")
     expected = model.predict(tested).expression_UG
     with_it = PriorEstimator(data, network=network).fit(data.screen, data.split).predict(tested).mean_UG
@@ -79,9 +71,7 @@ def test_the_prior_alone_reads_the_embeddings_that_the_model_reads(data):
 @pytest.fixture(scope="module")
 def with_prior(data) -> GEARS:
     """A model with a prior, whose network has learned something."""
-    model = GEARS(data, device="cpu")
-    model.model_initialize(**NETWORK)
-    model.train(**TRAINING, verbose=False, evaluate_test=False)
+    model = trained_gears(data, **NETWORK, **TRAINING)
     prior = PriorEstimator(data, refit=False).fit(data.screen, data.split).prior
     model.parts = dataclasses.replace(model.parts, prior=prior)
     return model
@@ -113,8 +103,7 @@ def test_the_prior_alone_and_the_network_that_is_not_used_have_rows_of_their_own
     assert list(tried) == ["gears", "prior + network x 0.5", "additive", "train_mean"]
     assert unused["gears"] == tried["gears"] == used["prior alone"]
     assert tried["prior + network x 0.5"] == used["gears"] != used["prior alone"]
-    without = GEARS(data, device="cpu")
-    without.model_initialize(**NETWORK)
+    without = gears_of(data, **NETWORK)
     assert list(rows(without)) == ["gears", "additive", "train_mean"]
 
     model = weighted(with_prior, 0.0, best_weight_tried=0.5)

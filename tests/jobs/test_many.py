@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from anndata import AnnData
-from driving import workers_by_fork
+from driving import trained_gears, workers_by_fork
 
 from gears import GEARS, Ensemble, PertData, train_many
 from gears.distributed import launch_many
@@ -66,10 +66,8 @@ def test_results_in_order_and_one_failure_loses_nothing(outcomes: list[RunOutcom
     pert_data = PertData(screens, **DATA)
     pert_data.load("small")
     pert_data.prepare_split(**SPLIT)
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=8, uncertainty=True, seed=2)
-    model.train(
-        epochs=1, objective="cells", prior=None, batch_size=24, dtype="float64", evaluate_test=False, verbose=False
+    model = trained_gears(
+        pert_data, uncertainty=True, seed=2, epochs=1, objective="cells", prior=None, batch_size=24, dtype="float64"
     )
     state = torch.load(Path(outcomes[2].save_path) / "model.pt", weights_only=True)
     assert all((state[key] - value).abs().max() < 1e-9 for key, value in model.best_model.state_dict().items())

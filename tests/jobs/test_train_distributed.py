@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from driving import start_by_fork
+from driving import gears_of, start_by_fork
 
 from gears import GEARS, PertData, train_many, train_multi_gpu
 from gears.core._installation import cores
@@ -58,8 +58,7 @@ def test_two_workers_train_the_model_of_one_and_leave_one_stream_in_every_place(
     pert_data.load("small")
     pert_data.prepare_split(**SPLIT)
     pert_data.get_dataloader(GLOBAL_BATCH)
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=8)
+    model = gears_of(pert_data)
     untrained = {key: value.clone() for key, value in model.model.state_dict().items()}
     options = {key: args[key] for key in ("epochs", "eval_every", "objective", "prior", "dtype")}
     alone = model.train(**options, verbose=False)
