@@ -150,25 +150,6 @@ def test_own_genes_are_masked_in_loss_and_metrics(pert_data):
         np.testing.assert_allclose(table.loc[row, "value"], want, rtol=1e-10)
 
 
-def test_batches_alone_are_taken_out_of_the_changes(tmp_path, divided, toy_go):
-    """One line: with a batch that most cells of a condition come from, matched changes are those within batches."""
-    cells = divided[divided.obs["cell_type"] == "L1"]
-    lost = (cells.obs["batch"] == "b1") & (cells.obs["condition"] == "GX00+ctrl")
-    keep = np.setdiff1d(np.arange(cells.n_obs), np.flatnonzero(lost)[2:])
-    cells = cells[keep].copy()
-    changes = {}
-    for name, options in (("matched", {"batch_key": ["batch"]}), ("pooled", {})):
-        data = pert_data_of(tmp_path / name, cells, "line", gene2go=toy_go, **options)
-        row, origin = data.screen.id_of("GX00+ctrl"), data.screen.control_id
-        changes[name] = data.screen.statistics.mean[row] - data.screen.statistics.mean[origin]
-    far = np.arange(10, 30)  # genes that GX00 does not touch
-    assert np.abs(changes["matched"][far]).mean() < np.abs(changes["pooled"][far]).mean()
-    data = PertData(tmp_path / "matched", gene2go=toy_go)
-    data.load("line")
-    data.prepare_split("simulation", seed=1)
-    assert np.isfinite(trained(data).predict(["GX00"])["GX00"]).all()
-
-
 def test_two_workers_are_one_with_contexts_graphs_and_types(tmp_path, divided, toy_go, quick_workers):
     """Everything of its own at once: prior, contexts, types, masked targets, own graphs and vectors."""
     vectors = pd.DataFrame(np.random.default_rng(1).normal(size=(30, 5)), index=GENES)

@@ -1,6 +1,5 @@
 """What users of earlier packages met, where no other test covers it."""
 
-import logging
 import subprocess
 import sys
 import textwrap
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 from driving import gears_of, pert_data_of
 
-from gears.data.screen.prepare import folder_name, prepare_screen
+from gears.data.screen.prepare import folder_name
 from gears.gears import GEARS
 from gears.pertdata import PertData
 
@@ -114,15 +113,6 @@ def test_perturbed_cells_always_carry_their_perturbation(toy_adata, toy_go, tmp_
             assert {data.pert_names[node] for node in nodes} == genes
             n += 1
     assert n == 156
-
-
-def test_negative_values_and_clipping_go_together(toy_adata, toy_go, tmp_path, caplog):
-    dense = toy_adata.X.toarray()
-    toy_adata.X = dense - dense.mean(axis=0)
-    with caplog.at_level(logging.WARNING):
-        screen = prepare_screen(toy_adata, tmp_path / "toy")
-    assert screen.manifest["has_negative"] is True
-    assert "negative predictions are not set to 0" in caplog.text
 
 
 @pytest.mark.long

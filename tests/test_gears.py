@@ -177,11 +177,17 @@ def test_splits_without_test_part(tmp_path, toy_adata, toy_go, split):
         assert gears.train(epochs=1, objective="cells", verbose=False).table is None
 
 
-def test_published_attributes(pert_data):
+def test_published_attributes(pert_data, toy_adata, toy_go, tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="prepare_split"):
+        GEARS(pert_data_of(tmp_path, toy_adata, gene2go=toy_go))
     gears = GEARS(pert_data, device="cpu", weight_bias_track=False, proj_name="p", exp_name="e")
     assert gears.gene_list == [f"GX{i:02d}" for i in range(30)]
     assert gears.pert_list == sorted(gears.pert_list)
-    assert (gears.is_distributed, gears.rank, gears.world_size) == (False, 0, 1)
+    for name, value, wrong in (("is_distributed", False, True), ("rank", 0, 1), ("world_size", 1, 2)):
+        assert getattr(gears, name) == value
+        setattr(gears, name, value)
+        with pytest.raises(AttributeError, match=f"{name} cannot be set to {wrong}: it is .*process group"):
+            setattr(gears, name, wrong)
     with pytest.raises(ValueError, match="model_initialize"):
         gears.predict(["GX00"])
     gears.model_initialize(hidden_size=8)
@@ -190,18 +196,9 @@ def test_published_attributes(pert_data):
         gears.model_initialize(hidden_size=8, directon="sign")
     with pytest.raises(ValueError, match="did you mean 'epochs'"):
         gears.train(epoch=3)
-
-
-def test_tracking_without_its_package_is_refused(pert_data, monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"pip install 'gears-perturb\[wandb\]'"):
         GEARS(pert_data, device="cpu", weight_bias_track=True)
-
-
-def test_model_needs_a_split(tmp_path, toy_adata, toy_go):
-    pert_data = pert_data_of(tmp_path, toy_adata, gene2go=toy_go)
-    with pytest.raises(ValueError, match="prepare_split"):
-        GEARS(pert_data)
 
 
 def test_a_model_that_was_never_trained_says_so(pert_data, tmp_path, caplog):
@@ -226,14 +223,6 @@ def test_a_model_that_was_never_trained_says_so(pert_data, tmp_path, caplog):
     assert np.abs(before.delta_UG - gears.predict(gears.pert_list[:1]).delta_UG).max() > 1e-3
     GEARS.from_pretrained(tmp_path / "model", device="cpu").predict(gears.pert_list[:1])
     assert "not trained" not in caplog.text + repr(gears)
-
-
-def test_rank_and_world_size_are_set_to_what_they_are(pert_data):
-    gears = GEARS(pert_data, device="cpu")
-    gears.is_distributed, gears.rank, gears.world_size = False, 0, 1
-    for name, wrong in (("is_distributed", True), ("rank", 1), ("world_size", 2)):
-        with pytest.raises(AttributeError, match=f"{name} cannot be set to {wrong}: it is .*process group"):
-            setattr(gears, name, wrong)
 
 
 def test_a_save_path_that_is_a_link_stays_one(pert_data, tmp_path):

@@ -12,9 +12,10 @@ import ast
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 import gears
@@ -32,17 +33,9 @@ DOORS = {
     "pl", "published", "train_distributed", "utils", "version",
 }  # fmt: skip
 """The modules beside the rooms: paths that users import, and those that Python asks for."""
-MOST_DOORS = 14
 MOST_LINES = 700
 LONGEST_CHAIN = 20
 """Modules on the longest way along imports. It only falls."""
-
-EXCEPTIONS: set[tuple[str, str]] = set()
-"""(importing module, imported module) that still go against the order. It only shrinks, and ends empty."""
-CIRCLES: set[str] = set()
-"""Modules that are still part of a circle. It only shrinks, and ends empty."""
-LONG: set[str] = set()
-"""Files that are still longer than MOST_LINES. It only shrinks, and ends empty."""
 
 
 def dotted_path(node: ast.expr) -> str:
@@ -178,26 +171,12 @@ class Layout:
                 rooms = {".".join(parts[:n]) for n in range(1, len(parts))}
                 graph[module] |= {room for room in rooms if not f"{module}.".startswith(f"{room}.")}
             graph[module] &= self.imports.keys()
-        return {module for edges in (graph, read) for module in edges if module in self._reached(module, edges)}
-
-    def _reached(self, module: str, graph: dict[str, set[str]]) -> set[str]:
-        found: set[str] = set()
-        pending = [module]
-        while pending:
-            new = graph[pending.pop()] - found
-            found |= new
-            pending += new
-        return found
+        circles = [nx.strongly_connected_components(nx.DiGraph(edges)) for edges in (graph, read)]
+        return {module for found in circles for circle in found if len(circle) > 1 for module in circle}
 
     def longest_chain(self) -> list[str]:
         """The modules on the longest way along imports, without those for annotations."""
-
-        @cache
-        def chain(module: str) -> list[str]:
-            ways = [chain(target) for target in self.imports.get(module, ())]
-            return [module, *max(ways, key=len, default=[])]
-
-        return max(map(chain, self.imports), key=len)
+        return nx.dag_longest_path(nx.DiGraph(self.imports))
 
     def through_a_room(self) -> set[str]:
         """Imports from an `__init__` of what another module defines: ``module: from room import name``."""
@@ -218,10 +197,6 @@ class Layout:
         """Files of more than MOST_LINES lines."""
         return {name for name, path in self.paths.items() if len(path.read_text().splitlines()) > MOST_LINES}
 
-    def doors(self) -> set[str]:
-        """Modules beside the rooms."""
-        return {path.stem for path in self.root.glob("*.py")}
-
 
 @pytest.fixture(scope="module")
 def layout():
@@ -235,16 +210,11 @@ def copied(layout, tmp_path):
     return tmp_path / "gears"
 
 
-def test_rooms_import_from_rooms_before_them(layout):
-    upward = layout.against_the_order()
-    assert upward <= EXCEPTIONS, f"against the order of ROOMS: {sorted(upward - EXCEPTIONS)}"
-    assert upward >= EXCEPTIONS, f"no longer needed in EXCEPTIONS: {sorted(EXCEPTIONS - upward)}"
-
-
-def test_no_modules_import_each_other_in_a_circle(layout):
-    found = layout.on_circles()
-    assert found <= CIRCLES, f"on a circle: {sorted(found - CIRCLES)}"
-    assert found >= CIRCLES, f"no longer needed in CIRCLES: {sorted(CIRCLES - found)}"
+def test_rooms_import_from_rooms_before_them_and_never_in_a_circle(layout):
+    assert not layout.against_the_order()
+    assert not layout.on_circles()
+    chain = layout.longest_chain()
+    assert len(chain) <= LONGEST_CHAIN, f"{len(chain)} modules: {' -> '.join(chain)}"
 
 
 def test_inside_the_package_names_come_from_where_they_are_defined(layout):
@@ -269,39 +239,23 @@ def test_metrics_are_computed_in_the_evaluation_only(layout):
     assert {module.split(".")[0] for module in users} == {"evaluation", "plotting", "cell_gears"}
 
 
-def test_no_file_is_too_long(layout):
-    found = layout.long_files()
-    assert found <= LONG, f"more than {MOST_LINES} lines: {sorted(found - LONG)}"
-    assert found >= LONG, f"no longer needed in LONG: {sorted(LONG - found)}"
+def test_no_file_is_too_long_and_beside_the_rooms_there_are_doors_only(layout):
+    assert not layout.long_files(), f"more than {MOST_LINES} lines"
+    assert {path.stem for path in layout.root.glob("*.py")} == DOORS
 
 
-def test_no_chain_of_imports_is_too_long(layout):
-    chain = layout.longest_chain()
-    assert len(chain) <= LONGEST_CHAIN, f"{len(chain)} modules: {' <- '.join(chain)}"
+CIRCLE = "def planted():\n    import gears\n\n    gears.PertData"  # a lazy table, inside a function
+ANNOTATION = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from gears.pertdata import PertData"
 
 
-def test_beside_the_rooms_there_are_doors_only(layout):
-    assert layout.doors() == DOORS
-    assert len(DOORS) <= MOST_DOORS
-
-
-def test_a_circle_through_an_init_is_seen(layout, copied):
-    planted = "def planted():\n    import gears\n\n    gears.PertData"  # a lazy table, inside a function
+@pytest.mark.parametrize(("planted", "upward"), [(CIRCLE, {"core._messages"}), (ANNOTATION, set())])
+def test_a_planted_circle_is_seen_and_only_annotations_may_go_against_the_order(planted, upward, layout, tmp_path):
+    copied = shutil.copytree(layout.root, tmp_path / "gears", ignore=shutil.ignore_patterns("__pycache__"))
     file = copied / "core" / "_messages.py"
-    assert "core._messages" not in layout.on_circles()
     file.write_text(f"{file.read_text()}\n\n{planted}\n")
     after = Layout(copied, {name: tree for name, tree in layout._seen.items() if name != "core._messages"})
     assert "core._messages" in after.on_circles()
-    assert {module for module, _ in after.against_the_order() - layout.against_the_order()} == {"core._messages"}
-
-
-def test_imports_for_annotations_may_go_against_the_order_but_make_no_circle(layout, copied):
-    file = copied / "core" / "_messages.py"
-    planted = "from typing import TYPE_CHECKING\n\nif TYPE_CHECKING:\n    from gears.pertdata import PertData"
-    file.write_text(f"{file.read_text()}\n\n{planted}\n")
-    after = Layout(copied, {name: tree for name, tree in layout._seen.items() if name != "core._messages"})
-    assert after.against_the_order() == layout.against_the_order()
-    assert {"core._messages", "pertdata"} <= after.on_circles()
+    assert {module for module, _ in after.against_the_order()} == upward
 
 
 if __name__ == "__main__":
@@ -311,7 +265,6 @@ if __name__ == "__main__":
         "on circles": here.on_circles(),
         "through a room": here.through_a_room(),
         "too long": here.long_files(),
-        "no doors": here.doors() - DOORS,
-        "longest chain": [" <- ".join(here.longest_chain())],
+        "longest chain": [" -> ".join(here.longest_chain())],
     }.items():
         print(f"{title} ({len(found)})", *sorted(map(str, found)), sep="\n  ")

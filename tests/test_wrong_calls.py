@@ -130,6 +130,16 @@ COMMANDS = {
     "simulate other.h5ad --n-genes -3": "whole number of at least 2",
     "suggest model --aim efect": "did you mean 'effect'",
     "doctor scren.h5ad": "did you mean 'screen.h5ad'",
+    "simulate a.csv": "ends in .h5ad",
+    "simulate a.h5ad --n-genes 5": "raise n_genes",
+    "simulate a.h5ad --n-gene 5": "did you mean --n-genes?",
+    "train screen.h5ad --save-path m --gpu-ids x": "--gpu-ids 0 2",
+    "train screen.h5ad --save-path m --gpu-ids 0,1 --device cpu": "omit one of them",
+    "train screen.h5ad --save-path model": "--overwrite to replace it, or --resume",
+    "train none.h5ad --save-path model --overwrite": "no file or folder",
+    "predict model --all-pairs": "ends in .h5ad",
+    "predict model --all-pairs --output a.csv": "ends in .h5ad",
+    "predict model KLF1 --top 0": "at least 1",
 }
 
 

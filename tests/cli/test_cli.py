@@ -59,12 +59,22 @@ def test_help_shows_commands_and_examples_without_heavy_imports(tmp_path: Path) 
         assert word in done.stdout
 
 
+JARGON = ("print_config", "(type", "(default: ())", "<class", "Union", "Parser key", "None)", "\\b")
+
+
 @pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_every_command_has_help_with_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main([command, "--help"])
-    assert left.value.code == 0
-    assert f"examples:\n  gears {command}" in capsys.readouterr().out
+def test_every_command_and_option_has_help_and_no_text_of_the_parser(command: str, capsys) -> None:
+    texts = [str(action.help) for action in parser_of(command)._actions if action.option_strings]
+    assert all(len(text) > 10 for text in texts)
+    assert len(set(texts)) == len(texts)
+    for option in ("--help", "--help-all"):
+        with pytest.raises(SystemExit) as left:
+            main([command, option])
+        assert left.value.code == 0
+        shown = capsys.readouterr().out
+        assert f"examples:\n  gears {command}" in shown or option == "--help-all"
+    assert [word for word in JARGON if word in shown] == []
+    assert not re.search(r"--[\w-]+\+", shown)
 
 
 def test_the_help_names_everything_that_is_registered(
@@ -83,24 +93,6 @@ def test_the_help_names_everything_that_is_registered(
             main([command, "--help-all"])
         shown = capsys.readouterr().out
         assert [name for name in names if name not in shown] == [], command
-
-
-JARGON = ("print_config", "(type", "(default: ())", "<class", "Union", "Parser key", "None)", "\\b")
-
-
-@pytest.mark.parametrize("command", sorted(COMMANDS))
-def test_every_option_has_its_own_help_and_no_text_of_the_parser(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    parser = parser_of(command)
-    texts = [str(action.help) for action in parser._actions if action.option_strings]
-    assert all(len(text) > 10 for text in texts)
-    assert len(set(texts)) == len(texts)
-    with pytest.raises(SystemExit):
-        main([command, "--help-all"])
-    shown = capsys.readouterr().out
-    assert [word for word in JARGON if word in shown] == []
-    assert not re.search(r"--[\w-]+\+", shown)
 
 
 @pytest.mark.parametrize("command", ["train", "inspect", "prepare"])
@@ -235,16 +227,6 @@ def test_doctor_and_inspect_work_without_torch(screen: Path, tmp_path: Path) -> 
     assert "`gears doctor` shows what this machine has" in train.stderr
 
 
-def test_no_command_shows_the_help_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    assert "commands:" in capsys.readouterr().err
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"gears {__version__}\n"
-
-
 def test_simulate_gives_json_and_writes_the_truth(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from gears.simulate import SimulatedTruth
 
@@ -253,34 +235,6 @@ def test_simulate_gives_json_and_writes_the_truth(tmp_path: Path, capsys: pytest
     shown = json.loads(capsys.readouterr().out)
     assert shown == {"output": str(output), "n_genes": 40, "n_conditions": 18, "truth": str(truth)}
     assert len(SimulatedTruth.load(truth).conditions) == 19
-
-
-def test_misspelt_names_get_near_matches(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "did you mean 'train'" in refused(capsys, "trian")
-    assert "did you mean --n-genes?" in refused(capsys, "simulate", tmp_path / "a.h5ad", "--n-gene", 5)
-    assert "did you mean 'cosine'" in refused(
-        capsys, "train", tmp_path, "--dataset", "x", "--save-path", tmp_path / "m", "--schedule", "cosin"
-    )
-
-
-def test_bad_values_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "ends in .h5ad" in refused(capsys, "simulate", tmp_path / "a.csv")
-    assert "raise n_genes" in refused(capsys, "simulate", tmp_path / "a.h5ad", "--n-genes", 5)
-    assert "--n-genes" in refused(capsys, "simulate", tmp_path / "a.h5ad", "--n-genes", "many")
-    assert "DATA is missing; usage: gears train DATA" in refused(capsys, "train", "--save-path", tmp_path / "m")
-    assert "--save-path" in refused(capsys, "train", tmp_path)
-    assert "--gpu-ids 0 2" in refused(capsys, "train", tmp_path, "--save-path", "m", "--gpu-ids", "x")
-    assert "omit one of them" in refused(
-        capsys, "train", tmp_path, "--save-path", "m", "--device", "cpu", "--gpu-ids", "0,1"
-    )
-    assert "no file or folder" in refused(capsys, "train", tmp_path / "no.h5ad", "--save-path", tmp_path / "m")
-    assert ".csv, .h5ad, .zarr" in refused(capsys, "predict", tmp_path, "KLF1", "--output", "a.txt")
-    assert "nothing to predict" in refused(capsys, "predict", tmp_path)
-    assert "there is no folder" in refused(capsys, "predict", tmp_path / "none", "KLF1")
-    assert "ends in .h5ad" in refused(capsys, "predict", tmp_path, "--all-pairs")
-    assert "ends in .h5ad" in refused(capsys, "predict", tmp_path, "--all-pairs", "--output", "a.csv")
-    assert "at least 1" in refused(capsys, "predict", tmp_path, "KLF1", "--top", 0)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_kind_of_error_gives_the_exit_code(
@@ -389,10 +343,7 @@ def test_predictions_are_written(model: tuple[Path, str], tmp_path: Path, capsys
     table = pd.read_csv(deltas, index_col=0)
     assert list(table.index) == list(written.obs_names)
     assert table.to_numpy() == pytest.approx(written.layers["delta"], abs=1e-6)
-
-
-def test_top_genes_as_json(model: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", str(model[0]), model[1], "--top", "2", "--json", "--device", "cpu"]) == 0
+    assert main(["predict", folder, pair, "--top", "2", "--json", "--device", "cpu"]) == 0
     records = json.loads(capsys.readouterr().out)
     assert [record["rank"] for record in records] == [1, 2]
     assert set(records[0]) == {"condition", "rank", "gene", "delta", "expression", "informed_by"}
@@ -419,17 +370,6 @@ def test_genes_says_what_can_be_predicted(model: tuple[Path, str], capsys: pytes
     assert "`gears genes MODEL` lists what can be predicted" in refused(capsys, "predict", folder, first + "X")
 
 
-def test_a_model_is_replaced_only_on_request(
-    model: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "--overwrite to replace it, or --resume" in refused(
-        capsys, "train", tmp_path / "screen.h5ad", "--save-path", model[0]
-    )
-    assert "no file or folder" in refused(
-        capsys, "train", tmp_path / "screen.h5ad", "--save-path", model[0], "--overwrite"
-    )
-
-
 def rename_a_gene(screen: Path, rename: Callable[[str], str]) -> str:
     """Give the first gene that is perturbed alone another name in the labels; its right name."""
     adata = anndata.read_h5ad(screen)
@@ -439,7 +379,7 @@ def rename_a_gene(screen: Path, rename: Callable[[str], str]) -> str:
     return gene
 
 
-@pytest.mark.slow
+@pytest.mark.long  # in short: test_the_kind_of_error_gives_the_exit_code, training/test_resume.py
 def test_the_installed_command_warns_once_and_ends_with_130_on_ctrl_c(screen: Path, tmp_path: Path) -> None:
     """It prepares a screen and opens it again for training: both find the gene without annotation."""
     rename_a_gene(screen, lambda gene: f"{gene}XY")
@@ -475,9 +415,12 @@ def test_the_installed_command_warns_once_and_ends_with_130_on_ctrl_c(screen: Pa
 
 
 def test_the_installed_command_gives_exit_codes(tmp_path: Path) -> None:
-    for words, code in ((["--version"], 0), ([], 2), (["trian"], 2)):
+    for words, code, text in (
+        (["--version"], 0, f"gears {__version__}\n"), ([], 2, "commands:"), (["trian"], 2, "did you mean 'train'"),
+    ):  # fmt: skip
         done = subprocess.run([str(GEARS), *words], cwd=tmp_path, capture_output=True, text=True, timeout=600)
         assert (done.returncode, bool(done.stdout), bool(done.stderr)) == (code, code == 0, code != 0)
+        assert text in done.stdout + done.stderr
 
 
 def test_inspect_names_the_gene_that_may_be_meant(screen: Path, capsys: pytest.CaptureFixture[str]) -> None:

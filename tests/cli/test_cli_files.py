@@ -203,21 +203,20 @@ def test_own_graphs_vectors_and_an_ontology(
     assert "GO:0000099" in again.annotation.terms
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["columns named", "columns found"])
 def test_a_column_of_labels_in_the_users_own_spelling(
-    tmp_path: Path, quick_workers: None, capsys: pytest.CaptureFixture[str], *, named: bool
+    tmp_path: Path, quick_workers: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Prepared, trained, predicted and evaluated under the labels of the user's own table."""
     from gears import simulated_screen
 
     adata, _ = simulated_screen(n_genes=40, n_singles=12, n_pairs=10, cells_per_condition=12, n_control=40, seed=1)
     genes = [[gene for gene in label.split("+") if gene != "ctrl"] for label in adata.obs["condition"]]
-    sign, control, column = ("&", "vehicle", "my_label") if named else ("|", "NT", "perturbation")
+    sign, control, column = "&", "vehicle", "my_label"
     adata.obs[column] = [sign.join(names) or control for names in genes]
     del adata.obs["condition"]
     adata.write_h5ad(tmp_path / "own.h5ad")
     work = ["--work-dir", tmp_path / "work"]
-    spelling = ["--condition-key", column, "--ctrl-label", control, "--sep", sign] if named else []
+    spelling = ["--condition-key", column, "--ctrl-label", control, "--sep", sign]
     folder = called(capsys, "prepare", tmp_path / "own.h5ad", *work, *spelling)["folder"]
     called(capsys, "train", folder, *work, "--save-path", tmp_path / "model", "--device", "cpu", "--epochs", 0)
     pair = next(names for names in genes if len(names) == 2)
@@ -227,7 +226,7 @@ def test_a_column_of_labels_in_the_users_own_spelling(
     (tmp_path / "labels.txt").write_text("\n".join(labels))
     assert called(capsys, "predict", tmp_path / "model", "--file", tmp_path / "labels.txt", "--top", 1) == rows
     assert called(capsys, "evaluate", tmp_path / "model", folder)["summary"]
-    if named:  # the file alone does not say how its labels are written
-        message = refused(capsys, "evaluate", tmp_path / "model", tmp_path / "own.h5ad", "--work-dir", tmp_path / "x")
-        assert "--condition-key" in message
-        assert "give the folder that it prints" in message
+    # the file alone does not say how its labels are written
+    message = refused(capsys, "evaluate", tmp_path / "model", tmp_path / "own.h5ad", "--work-dir", tmp_path / "x")
+    assert "--condition-key" in message
+    assert "give the folder that it prints" in message

@@ -32,7 +32,7 @@ def called(capsys, *arguments: object) -> str:
     return capsys.readouterr().out
 
 
-def test_evaluate_prints_the_table_and_writes_the_report(folder, tmp_path, capsys):
+def test_evaluate_prints_the_table_and_writes_the_report(folder, tmp_path, capsys, without_figures):
     report = tmp_path / "report"
     out = called(
         capsys, "evaluate", folder / "model", folder / "data" / "screen", "--part", "test", "--n-split-half", 1,

@@ -144,15 +144,10 @@ def test_min_cells_drops_with_a_warning(toy_adata, tmp_path, caplog):
         prepare_screen(one_small(toy_adata), tmp_path / "other", min_cells=13)
 
 
-def test_one_cell_is_enough_without_differential_expression(toy_adata, tmp_path):
-    screen = prepare_screen(one_small(toy_adata), tmp_path / "toy", skip_calc_de=True)
-    assert screen.de is None
-    assert screen.statistics.n[screen.id_of("GX07+ctrl")] == 1
-
-
 def test_negative_values_are_taken_with_a_warning(toy_adata, tmp_path, caplog):
     screen = prepare_screen(with_value(-0.5)(toy_adata), tmp_path / "toy")
     assert "negative values (down to -0.5)" in caplog.text
+    assert "negative predictions are not set to 0" in caplog.text
     assert screen.manifest["has_negative"] is True
 
 

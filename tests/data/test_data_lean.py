@@ -57,11 +57,3 @@ def test_what_is_read_of_a_file(toy_file, tmp_path, monkeypatch):
     assert adata.layers["counts"].nnz > adata.X.nnz == 0
     assert not adata.layers["counts"].data.flags.writeable  # the mapped file itself, no copy
     assert [place.name for place in tmp_path.iterdir()] == ["toy.h5ad"]
-
-
-def test_layers_and_their_names_are_found(toy_file, toy_adata, tmp_path):
-    screen = obtained(toy_file, tmp_path / "screens", layer="counts", normalize=True)
-    expected = prepare_screen(anndata.read_h5ad(toy_file), tmp_path / "object", layer="counts", normalize=True)
-    assert screen.content_hash == expected.content_hash
-    with pytest.raises(ValueError, match="did you mean 'counts'"):
-        obtained(toy_file, tmp_path / "screens", layer="count")

@@ -85,7 +85,9 @@ def test_evaluation_shards_are_exact_and_in_order(toy_screen, split, world_size)
 
 
 def test_the_schema_of_a_batch(toy_screen, split):
-    batch = next(iter(loaders(toy_screen, split, 16)["train_loader"]))
+    made = loaders(toy_screen, split, 16, test_batch_size=5)
+    assert len(next(iter(made["val_loader"]))) == len(next(iter(made["test_loader"]))) == 5
+    batch = next(iter(made["train_loader"]))
     assert isinstance(batch, CellBatch)
     n = len(batch)
     assert n <= 16
@@ -147,9 +149,3 @@ def test_a_batch_larger_than_the_data_is_an_error_with_numbers(toy_screen, split
 def test_settings_check_themselves(options, message):
     with pytest.raises(ValueError, match=message):
         LoaderSettings(**options)
-
-
-def test_test_batch_size_is_honoured(toy_screen, split):
-    found = loaders(toy_screen, split, 8, test_batch_size=5)
-    assert len(next(iter(found["train_loader"]))) == 8
-    assert len(next(iter(found["val_loader"]))) == len(next(iter(found["test_loader"]))) == 5

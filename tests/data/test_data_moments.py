@@ -57,19 +57,6 @@ def test_ranking_equals_scanpy(toy_template, toy_screen):
         assert [toy_screen.gene_ids[g] for g in ranking.order[i, :10]] == names[label].tolist()[:10]
 
 
-def test_top_genes(toy_screen):
-    ranking = toy_screen.de
-    some = toy_screen.id_of("GX03+ctrl")
-    assert ranking.top(some).dtype == np.int64
-    assert len(ranking.top(some)) == 20
-    assert len(ranking.top(some, 500)) == 30  # no more genes than there are
-    assert len(ranking.top(toy_screen.control_id)) == 0
-    scores = np.abs(ranking.scores[some])
-    assert np.all(np.diff(scores) <= 1e-9)
-    with pytest.raises(ValueError, match="rank_genes"):
-        rank_genes(toy_screen.statistics, toy_screen.gene_names, 5).top(1, 10)
-
-
 @pytest.mark.shared
 def test_published_gene_lists_come_out(norman, shared):
     reference = json.loads((shared / "reference" / "norman_subset_de_and_metrics.json").read_text())

@@ -1,6 +1,7 @@
 """Labels: pairs by any sign, genes and controls that look like each other, names that a keyboard or program changed."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import anndata
@@ -59,12 +60,6 @@ def test_pairs_of_known_genes_are_read_whatever_joins_them(sign, tmp_path, caplo
     assert all(len(condition) < 2 for condition in single.conditions)
 
 
-def test_measured_genes_are_enough_and_controls_may_be_in_pairs():
-    found = inspect_screen(screen(["AHR+ctrl", "KLF1|ctrl", "AHR|KLF1", "AHR|KLF1|JUN"]))
-    assert found.facts["singles"] == 2
-    assert (found.facts["pairs"], found.facts["three_or_more_genes"]) == (1, 1)
-
-
 @pytest.mark.parametrize("name", ["HLA-A", "NKX2-5", "KLF1-AS1", "KLF1-2", "KLF1_x", "Blob|KLF1"])
 def test_names_that_hold_a_sign_are_one_gene(name):
     found = report([*PLAIN[:3], f"{name}+ctrl"], unknown_labels="keep")
@@ -73,20 +68,6 @@ def test_names_that_hold_a_sign_are_one_gene(name):
 
 
 # Contexts in labels
-
-
-@pytest.mark.parametrize("end", [" @ 24h", " [CRISPRa]", " [CRISPRa] @ K562"])
-def test_contexts_in_labels_are_refused(end):
-    told = kinds([*PLAIN, "AHR+KLF1" + end])
-    assert "context_key=" in told["context-in-label"]
-    assert "perturbation_type_key=" in told["context-in-label"]
-
-
-def test_context_values_are_stripped(tmp_path):
-    adata = screen(PLAIN[:2])
-    adata.obs["line"] = np.where(np.arange(adata.n_obs) % 2, "K562", "K562 ")
-    prepared = prepare_screen(adata, tmp_path / "a", context_key="line")
-    assert {condition.context for condition in prepared.conditions} == {"K562"}
 
 
 # Genes that look like controls, and controls that look like genes
@@ -105,23 +86,6 @@ CONTROLS = [
     "sgNTC", "GFP", "EGFP_1", "mCherry", "AAVS1", "NO_SITE_1", "Human_NT_12", "Ignore", "sgGFP", "Luciferase",
     "hs-NTC-3", "NonTargetingControlGuideForHuman_0001", "ONE_INTERGENIC_SITE_12", "siNT", "Cas9",
 ]  # fmt: skip
-
-
-def test_usual_names_of_controls_are_named_with_both_options(tmp_path):
-    for token in CONTROLS:
-        adata = screen([f"{gene}+ctrl" for gene in [*SINGLES[:3], token]])
-        told = str(inspect_screen(adata, style="gears"))
-        assert f"ctrl_label={sorted(['ctrl', token])}" in told
-        assert f"as_genes={[token]}" in told
-        kept = inspect_screen(adata, as_genes=[token])
-        assert not {"maybe-control", "control-like-token"} & {finding.kind for finding in kept.findings}
-    controls = prepare_screen(adata, tmp_path / "a", ctrl_label=["ctrl", token])
-    assert len(controls.control_cells) == 52
-
-
-def test_no_human_symbol_but_ctrl_is_taken_for_a_control():
-    symbols = GeneAnnotation.human().genes
-    assert [name for name in symbols if may_be_control(name) or is_control_like(name)] == ["CTRL"]
 
 
 # Names of genes
@@ -182,45 +146,7 @@ def renamed(change: Any) -> AnnData:
     return adata
 
 
-def test_blanks_around_gene_names_are_removed(tmp_path):
-    prepared = prepare_screen(renamed(lambda name: f"{name} "), tmp_path / "a")
-    assert prepared.gene_names == GENES
-
-
-UNMEASURED = {
-    "Ensembl": (lambda name: f"ENSG{GENES.index(name):011d}.5", "100% of the gene names are Ensembl identifiers"),
-    "a genome prefix": (lambda name: f"GRCh38_{name}", "begin with a genome, 'GRCh38_'"),
-    "another prefix": (lambda name: f"hg19___{name}", "remove the genome from the gene names"),
-    "another species": (lambda name: name.capitalize(), "another species"),
-}
-
-
-@pytest.mark.parametrize("case", UNMEASURED)
-def test_names_of_another_kind_are_reported_with_the_share(case):
-    change, expected = UNMEASURED[case]
-    told = str(inspect_screen(renamed(change)))
-    assert "of 7 perturbed genes" in told
-    assert "are measured" in told
-    assert expected in told
-
-
-def test_the_column_with_the_names_of_the_labels_is_named():
-    adata = renamed(lambda name: f"ENSG{GENES.index(name):011d}")
-    adata.var["name2"] = GENES
-    assert "pass gene_key='name2', which has 7 of them" in str(inspect_screen(adata))
-    assert "not-measured" not in {found.kind for found in inspect_screen(adata, gene_key="name2").findings}
-    adata.var.index = pd.Index(GENES)
-    del adata.var["name2"]
-    assert "pass gene_key='index'" in str(inspect_screen(adata))
-
-
 # Few cells, and cells that are there twice
-
-
-@pytest.mark.parametrize("n", [2, 5, 9])
-def test_a_control_of_few_cells_is_reported(n):
-    adata = screen(PLAIN)[40 - n :].copy()
-    assert f"the control has {n} cells; every change is a difference from their mean" in str(inspect_screen(adata))
 
 
 def test_cells_that_are_there_twice_are_reported():
@@ -232,8 +158,64 @@ def test_cells_that_are_there_twice_are_reported():
     assert "3 cells with the name of another cell (c50" in str(inspect_screen(twice))
 
 
-@pytest.mark.parametrize("labels", [np.arange(64) % 5, pd.Categorical(np.arange(64) % 5)])
-def test_integer_codes_are_called_codes(labels):
-    adata = screen(PLAIN[:2])
-    adata.obs["condition"] = labels
-    assert "whole numbers are codes: give the names that they mean" in str(inspect_screen(adata))
+def test_usual_names_of_controls_are_named_with_both_options(tmp_path):
+    symbols = GeneAnnotation.human().genes
+    assert [name for name in symbols if may_be_control(name) or is_control_like(name)] == ["CTRL"]
+    adata = screen([f"{gene}+ctrl" for gene in [*SINGLES[:3], *CONTROLS]], n=2)
+    told = str(inspect_screen(adata, style="gears"))
+    assert f"as_genes={sorted(CONTROLS)}" in told
+    assert f"ctrl_label={sorted(['ctrl', *CONTROLS])}" in told
+    kept = inspect_screen(adata, as_genes=CONTROLS)
+    assert not {"maybe-control", "control-like-token"} & {finding.kind for finding in kept.findings}
+    assert len(prepare_screen(adata, tmp_path / "a", ctrl_label=["ctrl", *CONTROLS]).control_cells) == 40 + 30
+
+
+ABOUT: dict[str, tuple[Callable[[], AnnData], tuple[str, ...]]] = {
+    "a context in a label": (
+        lambda: screen([*PLAIN, "AHR+KLF1 [CRISPRa] @ K562"]), ("context_key=", "perturbation_type_key=")),
+    "another context in a label": (lambda: screen([*PLAIN, "AHR+KLF1 @ 24h"]), ("context_key=",)),
+    "pairs with the control": (
+        lambda: screen(["AHR+ctrl", "KLF1|ctrl", "AHR|KLF1", "AHR|KLF1|JUN"]),
+        ("(KLF1|ctrl, AHR|KLF1, AHR|KLF1|JUN), read as combinations",)),
+    "few control cells": (
+        lambda: screen(PLAIN)[31:].copy(), ("the control has 9 cells; every change is a difference from their mean",)),
+    "whole numbers": (lambda: coded(np.arange(124) % 5), ("whole numbers are codes: give the names that they mean",)),
+    "categories of numbers": (lambda: coded(pd.Categorical(np.arange(124) % 5)), ("whole numbers are codes",)),
+    "Ensembl": (
+        lambda: renamed(lambda name: f"ENSG{GENES.index(name):011d}.5"),
+        ("of 7 perturbed genes", "are measured", "100% of the gene names are Ensembl identifiers")),
+    "a genome prefix": (lambda: renamed(lambda name: f"GRCh38_{name}"), ("begin with a genome, 'GRCh38_'",)),
+    "another prefix": (lambda: renamed(lambda name: f"hg19___{name}"), ("remove the genome from the gene names",)),
+    "another species": (lambda: renamed(lambda name: name.capitalize()), ("another species",)),
+    "names in another column": (lambda: beside(name2=GENES), ("pass gene_key='name2', which has 7 of them",)),
+    "names in the index": (lambda: beside(index=GENES), ("pass gene_key='index'",)),
+}  # fmt: skip
+
+
+def coded(codes: Any) -> AnnData:
+    adata = screen(PLAIN)
+    adata.obs["condition"] = codes
+    return adata
+
+
+def beside(index: list[str] | None = None, **columns: list[str]) -> AnnData:
+    """Ensembl identifiers for names, and the names of the labels elsewhere."""
+    adata = renamed(lambda name: f"ENSG{GENES.index(name):011d}")
+    adata.var = adata.var.assign(**columns)
+    adata.var.index = adata.var.index if index is None else pd.Index(index)
+    return adata
+
+
+@pytest.mark.parametrize("case", ABOUT)
+def test_reports_say_what_is_odd(case):
+    make, expected = ABOUT[case]
+    told = str(inspect_screen(make(), is_gene=annotated))
+    assert [words for words in expected if words not in told] == []
+
+
+def test_blanks_around_names_are_removed(tmp_path):
+    adata = renamed(lambda name: f"{name} ")
+    adata.obs["line"] = np.where(np.arange(adata.n_obs) % 2, "K562", "K562 ")
+    prepared = prepare_screen(adata, tmp_path / "a", context_key="line")
+    assert prepared.gene_names == GENES
+    assert {condition.context for condition in prepared.conditions} == {"K562"}

@@ -11,8 +11,6 @@ from gears.cli import main
 from gears.cli._screens import inspect_parser, prepare_parser
 from gears.cli._train import train_parser
 from gears.data.checks._report import inspect_screen
-from gears.data.screen.prepare import prepare_screen
-from gears.pertdata import PertData
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,13 +71,6 @@ def test_inspect_and_prepare_give_one_answer(case, toy_adata, tmp_path, capsys):
     assert inspect_screen(toy_adata).ok or inspected or options
 
 
-def test_default_and_auto_are_one_screen(toy_adata, tmp_path):
-    data = PertData.from_adata(toy_adata, data_path=tmp_path, dataset_name="toy", verbose=False)
-    again = PertData(tmp_path)
-    again.new_data_process("toy", toy_adata)
-    assert again.screen.content_hash == data.screen.content_hash
-
-
 def test_an_unknown_layout_names_the_columns_that_look_like_labels(toy_adata):
     labels = toy_adata.obs["condition"].astype(str).replace({"ctrl": "mock"})
     toy_adata.obs = toy_adata.obs.assign(treat=labels, is_control=(labels == "mock").astype(int), n=range(216))
@@ -89,15 +80,6 @@ def test_an_unknown_layout_names_the_columns_that_look_like_labels(toy_adata):
     assert "these columns look like labels: 'treat' (14 values, cells: 'mock' (60), 'GX00+ctrl' (12)" in str(found)
     assert "'donor' (3 values" in str(found)
     assert "is_control" not in found.remedy
-
-
-@pytest.mark.parametrize("flag", ["conditioned", "conditions", "condition_"])
-def test_a_column_of_flags_is_never_the_column_of_labels(flag, toy_adata, tmp_path):
-    toy_adata.obs[flag] = (toy_adata.obs["condition"] != "ctrl").astype(int)
-    del toy_adata.obs["condition"]
-    with pytest.raises(ValueError, match="no column 'condition'") as caught:
-        prepare_screen(toy_adata, tmp_path / "a", style="gears")
-    assert f"condition_key={flag!r}" not in str(caught.value)
 
 
 def test_options_of_inspect_are_options_of_prepare_and_train(toy_adata, tmp_path, capsys):

@@ -93,8 +93,6 @@ def test_named_genes_and_conditions_are_held_out_in_strict_mode():
     genes = make_split(LABELS, "gene_held_out", test_pert_genes=["GX00", "GX01"])
     conditions = map(Condition.parse, LABELS)
     assert set(genes.conditions("test")) == {c for c in conditions if {"GX00", "GX01"} & set(c.genes)}
-    with pytest.raises(ValueError, match=r"unknown perturbed gene 'GX99'"):
-        make_split(LABELS, "gene_held_out", test_pert_genes=["GX99"])
 
 
 def test_gene_held_out_leaves_no_test_gene_in_training():
@@ -136,15 +134,14 @@ def test_folds_over_genes():
 
 def test_folds_of_a_screen_and_what_cannot_be_folded(toy_screen):
     assert len(list(folds(toy_screen, 3))) == 3
-    with pytest.raises(ValueError, match=r"n_folds=40, but the screen has 13 perturbed.* at most 13"):
-        list(folds(toy_screen, 40))
-    with pytest.raises(ValueError, match="n_folds is 1; expected a whole number of at least 2"):
-        list(folds(toy_screen, 1))
-    with pytest.raises(ValueError, match="repeats is 0; expected a whole number"):
-        list(folds(toy_screen, 3, 0))
-    with pytest.raises(ValueError, match=r"unknown fold_by 'genes'; did you mean 'gene'"):
-        list(folds(toy_screen, 3, by="genes"))
-    with pytest.raises(ValueError, match=r"fold must be from 0 to n_folds - 1 = 4; found 5"):
-        make_split(LABELS, "cross_validation", fold=5)
-    with pytest.raises(ValueError, match=r"unknown mode 'exact'"):
-        make_split(LABELS, "single", mode="exact")
+    for ask, words in (
+        (lambda: folds(toy_screen, 40), r"n_folds=40, but the screen has 13 perturbed.* at most 13"),
+        (lambda: folds(toy_screen, 1), "n_folds is 1; expected a whole number of at least 2"),
+        (lambda: folds(toy_screen, 3, 0), "repeats is 0; expected a whole number"),
+        (lambda: folds(toy_screen, 3, by="genes"), r"unknown fold_by 'genes'; did you mean 'gene'"),
+        (lambda: make_split(LABELS, "cross_validation", fold=5), "fold must be from 0 to n_folds - 1 = 4; found 5"),
+        (lambda: make_split(LABELS, "single", mode="exact"), "unknown mode 'exact'"),
+        (lambda: make_split(LABELS, "gene_held_out", test_pert_genes=["GX99"]), "unknown perturbed gene 'GX99'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            list(ask())

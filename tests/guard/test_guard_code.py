@@ -109,23 +109,8 @@ def distribution(requirement: str) -> str:
 def declared() -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    at_run_time = [
-        extras[name]
-        for name in (
-            "wandb",
-            "tensorboard",
-            "eval",
-            "gpu",
-            "parquet",
-            "dask",
-            "notebooks",
-            "completion",
-            "pyg",
-            "10x",
-            "hub",
-        )
-    ]
-    return {distribution(line) for line in [*project["dependencies"], *(one for part in at_run_time for one in part)]}
+    at_run_time = [line for name, part in extras.items() if name not in ("test", "docs") for line in part]
+    return {distribution(line) for line in [*project["dependencies"], *at_run_time]}
 
 
 BEHIND = {"zarr": "anndata", "pynvml": "nvidia-ml-py", "IPython": "ipykernel", "markupsafe": "jinja2"}

@@ -22,16 +22,17 @@ def others(truth: SimulatedTruth, condition) -> np.ndarray:
     return np.array([gene not in condition.genes for gene in truth.genes])
 
 
-@pytest.mark.parametrize("kind", ["masking", "saturating", "products"])
+@pytest.mark.parametrize("kind", ["masking", "saturating", "products", "synergy-suppression"])
 def test_share_of_the_kind_and_additive_rest(kind):
-    truth = truth_with(kind, interaction_share=0.6)
-    kinds = list(truth.interactions.values())
-    assert [kinds.count(name) for name in ("additive", kind)] == [12, 18]
+    truth = truth_with(kind, interaction_share=0.6, interaction_size=0.5)
+    kinds, names = list(truth.interactions.values()), kind.split("-")
+    assert [kinds.count(name) for name in ("additive", *names)] == [12, *(18 // len(names) for _ in names)]
+    factor = {"additive": 1.0, "synergy": 1.5, "suppression": 1 / 1.5}
     for condition, name in truth.interactions.items():
-        effect_G = truth.effect_CG[truth.index(condition)]
-        if name == "additive":
-            total_G = single_effects(truth, condition).sum(axis=0)
-            np.testing.assert_allclose(effect_G[others(truth, condition)], total_G, atol=1e-12)
+        if name in factor:
+            total_G = factor[name] * single_effects(truth, condition).sum(axis=0)
+            effect_G = truth.effect_CG[truth.index(condition)][others(truth, condition)]
+            np.testing.assert_allclose(effect_G, total_G, atol=1e-12)
 
 
 def test_masking_shows_the_strongest_gene_alone():
