@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from driving import fork_server, free_port, pert_data_of, workers_by_fork
+from driving import fork_server, free_port, pert_data_of, trained_gears, workers_by_fork
 from hypothesis import settings
 
 # No time limit per example: on a busy machine it fails by chance.
@@ -104,13 +104,7 @@ def toy_go():
 
 @pytest.fixture
 def toy_adata(toy_template):
-    """The toy screen, a fresh copy for each test.
-
-    216 cells x 30 genes: 60 control cells, 8 singles and 5 pairs of 12 cells
-    each (in this order), ``X`` CSR float32 log1p counts, var index
-    ``ENS000..``, ``var.gene_name`` ``GX00..``, one cell type. A perturbed gene
-    is knocked down to a tenth and shifts the six genes after it.
-    """
+    """The toy screen, a fresh copy for each test."""
     return toy_template.copy()
 
 
@@ -151,9 +145,21 @@ def small_screen():
 @pytest.fixture(scope="session")
 def small_data(small_screen, tmp_path_factory):
     """The small screen, prepared and split once; tests must not change it."""
+    return pert_data_of(tmp_path_factory.mktemp("small"), small_screen[0].copy(), "small", split="simulation")
 
-    data = pert_data_of(tmp_path_factory.mktemp("small"), small_screen[0].copy(), "small", split="simulation")
-    return data
+
+@pytest.fixture(scope="session")
+def small_model(small_data, tmp_path_factory):
+    """Folder of a saved model of the small screen, the prior alone; tests must not change it."""
+    path = tmp_path_factory.mktemp("saved") / "model"
+    trained_gears(small_data, epochs=0).save_model(path)
+    return path
+
+
+@pytest.fixture
+def toy_data(tmp_path, toy_adata, toy_go):
+    """The toy screen, prepared with its GO stand-in in the folder ``data`` of the test."""
+    return pert_data_of(tmp_path / "data", toy_adata, gene2go=toy_go)
 
 
 @pytest.fixture

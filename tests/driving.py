@@ -80,10 +80,7 @@ def start_by_fork(function: Any, args: tuple[Any, ...], **options: Any) -> Any:
 
 @contextlib.contextmanager
 def workers_by_fork() -> Iterator[None]:
-    """Within the block workers are forks of a server that has imported the package: a start takes no seconds.
-
-    For tests of what workers compute. They have the server's standard streams, and it is their parent.
-    """
+    """Within the block workers are forks of a server that has imported the package: a start takes no seconds."""
     import torch.multiprocessing
 
     if sys.platform == "win32":

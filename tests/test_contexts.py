@@ -28,7 +28,7 @@ def trained(data: PertData, **options) -> GEARS:
     return trained_gears(
         data,
         mask_target=options.pop("mask_target", False),
-        **{"epochs": 2, "objective": "moments", "verbose": False, "evaluate_test": False} | options,
+        **{"steps": 4, "objective": "moments"} | options,
     )
 
 
@@ -156,7 +156,7 @@ def test_two_workers_are_one_with_contexts_graphs_and_types(tmp_path, divided, t
     table = pd.DataFrame({"source": GENES[:-1], "target": GENES[1:], "weight": 1.0})
     own = {"G_go": ["go", table, {"embedding": vectors, "k": 3}], "pert_embedding": vectors}
     network = {"hidden_size": 8, "mask_target": True, **own}
-    training = {"epochs": 2, "objective": "moments", "dtype": "float64", "verbose": False}
+    training = {"steps": 3, "objective": "moments", "dtype": "float64", "verbose": False}
     split = {"split": "simulation", "seed": 1}
     data = pert_data_of(tmp_path / "data", divided, "lines", gene2go=toy_go, **DIVISION)
     data.prepare_split(**split)
@@ -202,7 +202,7 @@ def test_three_lines_and_one_left_out(tmp_path, shared):
 
 def test_a_context_is_plotted_against_its_own_control(pert_data):
     pert_data.prepare_split("simulation", seed=1)
-    model = trained(pert_data, epochs=1, prior=None)
+    model = trained(pert_data, steps=1, prior=None)
     screen, label = pert_data.screen, "GX00+ctrl [CRISPRi] @ L2"
     ax = model.plot_perturbation(label, n_genes=6)
     genes = [screen.gene_names.index(tick.get_text()) for tick in ax.get_xticklabels()]

@@ -20,11 +20,6 @@ PARTS = {
 }
 
 
-@pytest.fixture
-def data(tmp_path, toy_adata, toy_go):
-    return pert_data_of(tmp_path / "data", toy_adata, gene2go=toy_go)
-
-
 def edges(data: PertData, parts: dict[str, list[str]]) -> tuple[np.ndarray, np.ndarray]:
     """Edges of the co-expression and the GO graph of a model."""
     data.prepare_split("custom", split_dict=parts)
@@ -32,26 +27,26 @@ def edges(data: PertData, parts: dict[str, list[str]]) -> tuple[np.ndarray, np.n
     return np.asarray(model.parts.coexpress.edge_index), np.asarray(model.parts.go.edge_index)
 
 
-def test_coexpression_follows_the_custom_split(data, tmp_path, toy_adata, toy_go):
+def test_coexpression_follows_the_custom_split(toy_data, tmp_path, toy_adata, toy_go):
     """Two custom splits on one data set: the second has its own edges, those that a fresh folder gives."""
     train, test = ["ctrl", "GX05+ctrl", "GX06+ctrl", "GX07+ctrl"], ["GX00+ctrl", "GX00+GX01"]
     other = PARTS | {"train": train, "test": test}
-    first, second = edges(data, PARTS)[0], edges(data, other)[0]
+    first, second = edges(toy_data, PARTS)[0], edges(toy_data, other)[0]
     fresh = pert_data_of(tmp_path / "fresh", toy_adata, gene2go=toy_go)
     np.testing.assert_array_equal(second, edges(fresh, other)[0])
-    np.testing.assert_array_equal(first, edges(data, PARTS)[0])
+    np.testing.assert_array_equal(first, edges(toy_data, PARTS)[0])
     assert first.shape != second.shape or not np.array_equal(first, second)
 
 
-def test_a_training_part_of_doubles_only(data):
+def test_a_training_part_of_doubles_only(toy_data):
     """All training cells enter the co-expression, whatever their label."""
     doubles = {"train": ["GX00+GX01", "GX02+GX03", "GX04+GX05"], "val": ["GX00+GX02"], "test": ["GX01+GX03"]}
-    assert edges(data, doubles)[0].shape[1] > 0
+    assert edges(toy_data, doubles)[0].shape[1] > 0
 
 
-def test_the_go_graph_follows_the_annotation_and_the_folder(data, tmp_path, toy_adata, toy_go):
+def test_the_go_graph_follows_the_annotation_and_the_folder(toy_data, tmp_path, toy_adata, toy_go):
     """Same data set name, another annotation or another project: never the first one's edges."""
-    first = edges(data, PARTS)[1]
+    first = edges(toy_data, PARTS)[1]
     turned = {gene: toy_go[other] for gene, other in zip(toy_go, reversed(list(toy_go)), strict=True)}
     same_folder = PertData(tmp_path / "data", gene2go=turned)
     same_folder.load("toy")

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import importlib.util
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,7 +15,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from driving import trained_gears
 
 from gears import GEARS
 from gears.hub import from_hub, push_to_hub
@@ -100,18 +100,10 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
         server.shutdown()
 
 
-@pytest.fixture(scope="module")
-def folder(small_data, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A saved model beside a file of its run."""
-    path = tmp_path_factory.mktemp("hub") / "model"
-    model = trained_gears(small_data, hidden_size=4, epochs=0)
-    model.save_model(path)
-    (path / "metrics.jsonl").write_text("{}")
-    return path
-
-
 @pytest.mark.skipif(not is_there, reason="the package huggingface-hub is not installed")
-def test_a_model_comes_back_at_its_revision(hub, folder, tmp_path) -> None:
+def test_a_model_comes_back_at_its_revision(hub, small_model, tmp_path) -> None:
+    folder = shutil.copytree(small_model, tmp_path / "model")
+    (folder / "metrics.jsonl").write_text("{}")  # of its run
     revision = push_to_hub(folder, "me/model")
     assert "metrics.jsonl" not in Hub.commits[0]
     (tmp_path / "pack.h5ad").write_bytes(b"pack")

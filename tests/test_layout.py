@@ -49,10 +49,7 @@ def dotted_path(node: ast.expr) -> str:
 
 @dataclass(frozen=True)
 class Layout:
-    """The modules of a package called `gears` below a folder, and what they import.
-
-    Modules are named without the leading ``gears.``; that of the package itself is ``__init__``.
-    """
+    """The modules of a package called `gears` below a folder, and what they import."""
 
     root: Path
     _seen: dict[str, ast.Module] = field(default_factory=dict, repr=False)
@@ -158,10 +155,7 @@ class Layout:
         }
 
     def on_circles(self) -> set[str]:
-        """Modules that import themselves by way of others. Importing a module runs the `__init__` of its rooms.
-
-        The second search is for a reader, who follows annotations, too, but runs no `__init__`.
-        """
+        """Modules that import themselves by way of others. Importing a module runs the `__init__` of its rooms."""
         read = {module: self.imports_of(module, annotations=True) & self.imports.keys() for module in self.imports}
         graph = {}
         for module, targets in self.imports.items():

@@ -1,42 +1,27 @@
 """Conditions of one, two, three and four genes: prepared, split, trained, predicted and evaluated together."""
 
-import itertools
-
 import numpy as np
-import pandas as pd
 import pytest
-from anndata import AnnData
 from driving import pert_data_of, trained_gears
-from scipy import sparse
 
 from gears.conditions import Condition
 from gears.data.splits import check_split
+from gears.simulate import simulated_screen
 
 GENES = [f"GX{i:02d}" for i in range(30)]
 
 
 @pytest.fixture(scope="module")
 def several():
+    """Conditions of one to four genes, written in any order."""
+    sizes = {"n_genes": 30, "n_singles": 10, "n_pairs": 9, "n_triples": 15}
+    adata, _ = simulated_screen(**sizes, cells_per_condition=8, n_control=40, gene_names=GENES)
+    triples = sorted({label for label in adata.obs["condition"] if label.count("+") == 2})
     rng = np.random.default_rng(8)
-    chosen = GENES[:10]
-    sets = [(gene,) for gene in chosen] + list(itertools.pairwise(chosen))
-    sets += [tuple(chosen[i : i + 3]) for i in range(8)] + [tuple(chosen[i : i + 4]) for i in range(7)]
-    base = rng.uniform(0.5, 6, size=30)
-    rows, rates = ["ctrl"] * 40, [base] * 40
-    for genes in sets:
-        rate = base.copy()
-        for gene in genes:
-            at = GENES.index(gene)
-            rate[at] *= 0.1
-            rate[at + 10 : at + 14] *= 2.0
-        # spelled in any order, with the control's word or without
-        label = "+".join(rng.permutation(genes)) if len(genes) > 1 else f"{genes[0]}+ctrl"
-        rows += [label] * 8
-        rates += [rate] * 8
-    x = np.log1p(rng.poisson(np.array(rates)))
-    obs = pd.DataFrame({"condition": rows, "cell_type": "A"}, index=[f"c{i}" for i in range(len(rows))])
-    var = pd.DataFrame({"gene_name": GENES}, index=[f"E{i}" for i in range(30)])
-    return AnnData(sparse.csr_matrix(x.astype(np.float32)), obs=obs, var=var)
+    new = {label: f"{label}+{next(gene for gene in GENES if gene not in label)}" for label in triples[:7]}
+    new = {label: "+".join(rng.permutation(new.get(label, label).split("+"))) for label in set(adata.obs["condition"])}
+    adata.obs["condition"] = [new[label] for label in adata.obs["condition"]]
+    return adata
 
 
 def test_from_one_to_four_genes(tmp_path, several, toy_go):

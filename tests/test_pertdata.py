@@ -14,11 +14,6 @@ from gears.conditions import Condition
 from gears.pertdata import PertData
 
 
-@pytest.fixture
-def data(tmp_path, toy_adata, toy_go):
-    return pert_data_of(tmp_path / "data", toy_adata, gene2go=toy_go)
-
-
 def state(data: PertData) -> dict[str, Any]:
     return {
         "genes": data.gene_names.to_dict(), "perts": data.pert_names.tolist(), "node_map": data.node_map,
@@ -35,8 +30,8 @@ def test_loaders_of_several_workers_have_the_arguments_of_guides():
     assert defaults[3:] == [("world_size", 1), ("rank", 0), ("num_workers", 4)]
 
 
-def test_every_way_in_gives_the_same_state(data, toy_adata, toy_go, tmp_path):
-    expected = state(data)
+def test_every_way_in_gives_the_same_state(toy_data, toy_adata, toy_go, tmp_path):
+    expected = state(toy_data)
     by_name, by_folder = (PertData(tmp_path / "data", gene2go=toy_go) for _ in range(2))
     by_name.load("toy")
     by_folder.load(data_path=str(tmp_path / "data" / "toy") + "/")
@@ -78,22 +73,24 @@ def test_a_published_folder_is_prepared_beside_itself(tmp_path, toy_adata, toy_g
     assert [p.name for p in (tmp_path / "old").iterdir()] == ["perturb_processed.h5ad"]
 
 
-def test_options_of_a_prepared_folder_must_agree(data):
-    data.load("toy", skip_calc_de=False)
+def test_options_of_a_prepared_folder_must_agree(toy_data):
+    toy_data.load("toy", skip_calc_de=False)
     with pytest.raises(ValueError, match=r"other options \(skip_calc_de: False there, True here\)"):
-        data.load("toy", skip_calc_de=True)
+        toy_data.load("toy", skip_calc_de=True)
     with pytest.raises(ValueError, match="unknown processing option"):
-        data.load("toy", normalise=True)
+        toy_data.load("toy", normalise=True)
 
 
-def test_a_new_screen_leaves_nothing_of_the_old_one(data, toy_adata):
-    data.prepare_split("simulation")
-    data.get_dataloader(8)
-    data.new_data_process("toy", toy_adata[:180].copy())
-    assert (data.split, data.set2conditions, data.subgroup, data.dataloader, data.seed) == (None,) * 5
-    assert data.adata.n_obs == 180
+def test_a_new_screen_leaves_nothing_of_the_old_one(toy_data, toy_adata):
+    toy_data.prepare_split("simulation")
+    toy_data.get_dataloader(8)
+    toy_data.new_data_process("toy", toy_adata[:180].copy())
+    assert (toy_data.split, toy_data.set2conditions, toy_data.subgroup, toy_data.dataloader, toy_data.seed) == (
+        None,
+    ) * 5
+    assert toy_data.adata.n_obs == 180
     with pytest.raises(ValueError, match="prepare_split"):
-        data.get_dataloader(8)
+        toy_data.get_dataloader(8)
 
 
 def test_using_it_too_early_says_what_to_do(tmp_path, toy_go):
@@ -152,71 +149,71 @@ def test_the_three_kinds_of_nodes(tmp_path, toy_adata, caplog):
         assert [data.node_map_pert[gene] for gene in data.pert_names] == list(range(len(data.pert_names)))
 
 
-def test_condition_nodes(data):
-    assert data.condition_nodes("ctrl") == []
-    assert data.condition_nodes(Condition(("GX20",))) == [data.node_map_pert["GX20"]]  # never perturbed here
+def test_condition_nodes(toy_data):
+    assert toy_data.condition_nodes("ctrl") == []
+    assert toy_data.condition_nodes(Condition(("GX20",))) == [toy_data.node_map_pert["GX20"]]  # never perturbed here
     with pytest.raises(KeyError, match=r"'GX0' is not in the perturbation graph; did you mean GX"):
-        data.condition_nodes("GX0")
+        toy_data.condition_nodes("GX0")
 
 
 # Splits and loaders
 
 
-def test_prepare_split_returns_a_table_and_sets_the_published_attributes(data):
-    table = data.prepare_split("simulation", 2, train_gene_set_size=0.7)
+def test_prepare_split_returns_a_table_and_sets_the_published_attributes(toy_data):
+    table = toy_data.prepare_split("simulation", 2, train_gene_set_size=0.7)
     assert isinstance(table, pd.DataFrame)
-    assert data.split is not None
-    assert data.set2conditions == {
+    assert toy_data.split is not None
+    assert toy_data.set2conditions == {
         part: table.loc[table["part"] == part, "condition"].tolist() for part in ("train", "val", "test")
     }
-    assert (data.seed, data.train_gene_set_size) == (2, 0.7)
-    assert set(data.subgroup) == {"test_subgroup", "val_subgroup"}
-    assert "ctrl" in data.set2conditions["train"]
+    assert (toy_data.seed, toy_data.train_gene_set_size) == (2, 0.7)
+    assert set(toy_data.subgroup) == {"test_subgroup", "val_subgroup"}
+    assert "ctrl" in toy_data.set2conditions["train"]
 
 
-def test_custom_splits_from_dict_and_file(data, tmp_path):
+def test_custom_splits_from_dict_and_file(toy_data, tmp_path):
     parts = {"train": ["ctrl", "GX00+ctrl"], "val": ["GX01+ctrl"], "test": ["GX01+GX00"]}
-    data.prepare_split("custom", split_dict=parts)
-    assert data.set2conditions == parts | {"test": ["GX00+GX01"]}
+    toy_data.prepare_split("custom", split_dict=parts)
+    assert toy_data.set2conditions == parts | {"test": ["GX00+GX01"]}
     (tmp_path / "split.json").write_text(json.dumps(parts))
-    data.prepare_split("custom", split_dict_path=tmp_path / "split.json")
-    assert data.set2conditions == parts | {"test": ["GX00+GX01"]}
+    toy_data.prepare_split("custom", split_dict_path=tmp_path / "split.json")
+    assert toy_data.set2conditions == parts | {"test": ["GX00+GX01"]}
     with pytest.raises(ValueError, match="not both"):
-        data.prepare_split("custom", split_dict=parts, split_dict_path=tmp_path / "split.json")
+        toy_data.prepare_split("custom", split_dict=parts, split_dict_path=tmp_path / "split.json")
 
 
-def test_a_split_made_elsewhere_is_taken(data):
+def test_a_split_made_elsewhere_is_taken(toy_data):
     from gears.data.splits import folds, make_split
 
-    for split in folds(data.screen, 3):
-        table = data.use_split(split)
-        assert data.split is split
-        assert len(table) == len(data.screen.labels)
-        assert data.get_dataloader(8).keys() == {"train_loader", "val_loader", "test_loader"}
-    data.prepare_split("cross_validation", n_folds=3, fold=2)
-    assert data.set2conditions == {part: list(names) for part, names in split.parts.items()}
+    for split in folds(toy_data.screen, 3):
+        table = toy_data.use_split(split)
+        assert toy_data.split is split
+        assert len(table) == len(toy_data.screen.labels)
+        assert toy_data.get_dataloader(8).keys() == {"train_loader", "val_loader", "test_loader"}
+    toy_data.prepare_split("cross_validation", n_folds=3, fold=2)
+    assert toy_data.set2conditions == {part: list(names) for part, names in split.parts.items()}
     with pytest.raises(ValueError, match=r"'no_test' names 11 labels that the screen lacks"):
-        data.use_split(make_split(["ctrl", *(f"X{i}+ctrl" for i in range(11))], "no_test"))
+        toy_data.use_split(make_split(["ctrl", *(f"X{i}+ctrl" for i in range(11))], "no_test"))
 
 
-def test_loaders_are_returned_and_set_in_every_mode(data):
+def test_loaders_are_returned_and_set_in_every_mode(toy_data):
     for split, names in (
         ("simulation", ["train_loader", "val_loader", "test_loader"]),
         ("no_test", ["train_loader", "val_loader"]),
         ("no_split", ["test_loader"]),
     ):
-        data.prepare_split(split)
-        found = data.get_dataloader(8, 4)
+        toy_data.prepare_split(split)
+        found = toy_data.get_dataloader(8, 4)
         assert list(found) == names
-        assert data.dataloader is found
-    data.prepare_split("simulation")
-    half = data.get_dataloader_distributed(8, world_size=2, rank=1, num_workers=0)
+        assert toy_data.dataloader is found
+    toy_data.prepare_split("simulation")
+    half = toy_data.get_dataloader_distributed(8, world_size=2, rank=1, num_workers=0)
     batch = next(iter(half["train_loader"]))
     assert len(batch) in (7, 8)  # of equal size, without a remainder
     for label, nodes in zip(batch.pert, batch.pert_idx, strict=True):
-        assert nodes == (data.condition_nodes(label) or [-1])
+        assert nodes == (toy_data.condition_nodes(label) or [-1])
     with pytest.raises(ValueError, match="global batch of 400"):
-        data.get_dataloader_distributed(100, world_size=4, num_workers=0)
+        toy_data.get_dataloader_distributed(100, world_size=4, num_workers=0)
 
 
 def test_random_state_and_folder_of_the_caller_stay(tmp_path, toy_adata, toy_go, monkeypatch):

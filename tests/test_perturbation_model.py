@@ -9,7 +9,7 @@ import pytest
 
 from gears import GEARS, PerturbationModel, simulated_screen
 
-QUIET = {"epochs": 1, "verbose": False, "evaluate_test": False}
+QUIET = {"epochs": 0, "verbose": False, "evaluate_test": False}
 SMALL, FEW_NODES = {"hidden_size": 8}, {"default_pert_graph": False, "verbose": False}
 
 
@@ -47,7 +47,7 @@ def trained(adata):
     with pytest.raises(ValueError, match=r"not trained; call model.train\(\)"):
         model.predict(["AHR"])
     assert not model.is_trained
-    model.train(verbose=False, evaluate_test=False)
+    model.train(epochs=0, verbose=False, evaluate_test=False)
     return renamed, model
 
 

@@ -14,7 +14,7 @@ from driving import fork_server, gears_of, pert_data_of
 from gears import GEARS, PertData, train_multi_gpu
 from gears.cli import main as command
 from gears.core._numbers import plain_number
-from gears.data.checks._options import ProcessingOptions
+from gears.data import ProcessingOptions
 from gears.distributed import check_timeout, find_device, plan_devices
 from gears.distributed._gpus import resolve_gpu_ids
 from gears.files._paths import user_path

@@ -12,11 +12,9 @@ from driving import pert_data_of, trained_gears
 from gears import GEARS, PertData
 from gears.cli.main import main
 from gears.evaluation import BASELINES, compare, make_baseline
-from gears.graphs._embeddings import GeneEmbedding
+from gears.graphs import GeneEmbedding
 from gears.jobs import Ensemble, PriorEstimator
 from gears.jobs.estimators import load_with_screen
-
-QUIET = {"evaluate_test": False, "verbose": False}
 
 
 def z_scored(adata: AnnData) -> AnnData:
@@ -35,7 +33,7 @@ def pert_data(tmp_path_factory, small_screen):
 
 @pytest.fixture(scope="module", params=["auto", None], ids=["prior", "network"])
 def model(request, pert_data):
-    return trained_gears(pert_data, hidden_size=4, epochs=1, prior=request.param, **QUIET)
+    return trained_gears(pert_data, hidden_size=4, steps=2, prior=request.param)
 
 
 def below_zero(values: np.ndarray) -> float:
@@ -102,7 +100,7 @@ def test_validation_scores_the_prior_as_it_predicts(pert_data):
     from gears.evaluation.metrics import condition_metrics
     from gears.training._validation import validation_of
 
-    model = trained_gears(pert_data, hidden_size=4, epochs=0, refit=False, **QUIET)
+    model = trained_gears(pert_data, hidden_size=4, epochs=0, refit=False)
     prior = model._need_model().prior
     validation = validation_of(pert_data, "mse", prior)
     scores, _ = validation.of_prior
@@ -141,7 +139,7 @@ def test_knock_down_filters_need_expression(option, small_screen, tmp_path):
 
 def test_screens_without_negative_values_are_clipped_as_before(small_screen, tmp_path):
     pert_data = pert_data_of(tmp_path, small_screen[0], "small", split="simulation")
-    model = trained_gears(pert_data, hidden_size=4, epochs=1, prior=None, **QUIET)
+    model = trained_gears(pert_data, hidden_size=4, steps=1, prior=None)
     with torch.no_grad():
         model.best_model.indv_b2 -= 1.0  # predictions below zero
     conditions = perturbed(pert_data)
@@ -153,7 +151,7 @@ def test_screens_without_negative_values_are_clipped_as_before(small_screen, tmp
 
 
 def test_a_model_is_not_evaluated_on_another_scale(small_screen, pert_data, tmp_path):
-    model = trained_gears(pert_data, hidden_size=4, epochs=0, prior="auto", **QUIET)
+    model = trained_gears(pert_data, hidden_size=4, epochs=0)
     model.save_model(tmp_path / "model")
     other = pert_data_of(tmp_path / "data", small_screen[0], "logged", split="simulation")
     for load in (GEARS(other, device="cpu").load_pretrained, lambda path: load_with_screen(path, other)):

@@ -11,11 +11,10 @@ from driving import gears_of, pert_data_of
 from gears import GEARS, PertData, simulated_screen
 from gears.core._messages import html_of
 from gears.core._options import Options
-from gears.data.checks._options import ProcessingOptions
-from gears.data.splits import check_split
-from gears.data.splits._registry import SplitOptions
-from gears.evaluation import compare
-from gears.evaluation._scoring import N_SPLIT_HALF, ScoreOptions
+from gears.data import ProcessingOptions
+from gears.data.splits import SplitOptions, check_split
+from gears.evaluation import ScoreOptions, compare
+from gears.evaluation._scoring import N_SPLIT_HALF
 from gears.jobs._job import TrainingJob
 from gears.model.config import ModelConfig
 from gears.pertdata import PertDataOptions

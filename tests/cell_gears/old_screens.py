@@ -31,7 +31,7 @@ def renamed(adata: AnnData) -> AnnData:
 
 def few_genes() -> GeneAnnotation:
     """The packaged annotation of few genes: the graph of all would take most of the time."""
-    from gears.graphs._annotation import GeneAnnotation
+    from gears.graphs import GeneAnnotation
 
     whole = GeneAnnotation.human()
     genes = [*SYMBOLS, *whole.genes[:100]]

@@ -1,7 +1,4 @@
-"""Models that cell-gears saved: the same predictions (that nothing in their pickles can run: tests/guard).
-
-The folders in ``tests/cell_gears/published`` were written by cell-gears 0.1.2 (``tools/record_published_model.py``).
-"""
+"""Models that cell-gears saved: the same predictions (that nothing in their pickles can run: tests/guard)."""
 
 from pathlib import Path
 from typing import Any

@@ -15,7 +15,6 @@ from pathlib import Path
 import anndata
 import pandas as pd
 import pytest
-from driving import gears_of, pert_data_of
 
 from gears import __version__
 from gears.cli import main
@@ -317,17 +316,9 @@ def check_config(path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A saved model without training, and a label that it can predict."""
-    from gears import simulated_screen
-
-    folder = tmp_path_factory.mktemp("cli")
-    adata, _ = simulated_screen(n_genes=40, n_singles=10, n_pairs=8, cells_per_condition=12, n_control=40)
-    pert_data = pert_data_of(folder, adata, "screen")
-    pert_data.prepare_split()
-    fresh = gears_of(pert_data)
-    fresh.save_model(folder / "model")
-    return folder / "model", "+".join(fresh.pert_list[:2])
+def model(small_model: Path) -> tuple[Path, str]:
+    """A saved model, and a label that it can predict."""
+    return small_model, "+".join(json.loads((small_model / "genes.json").read_text())["pert_names"][:2])
 
 
 def test_predictions_are_written(model: tuple[Path, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -338,7 +329,7 @@ def test_predictions_are_written(model: tuple[Path, str], tmp_path: Path, capsys
     assert main(["predict", folder, pair, "--output", str(deltas), "--values", "delta", "--quiet"]) == 0
     assert main(["predict", folder, pair, "--output", str(whole), "--json", "--device", "cpu"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith(f"{deltas}: 1 condition x 40 genes\n")
+    assert shown.startswith(f"{deltas}: 1 condition x 60 genes\n")
     written = read_h5ad(whole)
     table = pd.read_csv(deltas, index_col=0)
     assert list(table.index) == list(written.obs_names)

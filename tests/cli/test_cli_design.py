@@ -7,28 +7,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from driving import pert_data_of, trained_gears
 
-from gears import GEARS, PertData
+from gears import GEARS
 from gears.cli import main
 from gears.design import hits, power, reverse, suggest
-from gears.simulate import simulated_screen
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A prepared screen and its prior."""
-    folder = tmp_path_factory.mktemp("design_cli")
-    adata, _ = simulated_screen(n_genes=40, n_singles=14, n_pairs=8, cells_per_condition=20, n_control=80, seed=2)
-    data = pert_data_of(folder, adata, "screen", split="simulation")
-    model = trained_gears(data, epochs=0)
-    model.save_model(folder / "model")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def model(folder: Path) -> GEARS:
-    return GEARS.from_pretrained(folder / "model", device="cpu")
+def model(small_model: Path) -> GEARS:
+    return GEARS.from_pretrained(small_model, device="cpu")
 
 
 def rows(capsys: pytest.CaptureFixture[str], *arguments: object) -> list[dict]:
@@ -40,11 +27,13 @@ def same(found: list[dict], table: pd.DataFrame) -> None:
     pd.testing.assert_frame_equal(pd.DataFrame(found), table, check_dtype=False)
 
 
-def test_commands_give_what_the_functions_give(folder: Path, model: GEARS, tmp_path: Path, capsys) -> None:
+def test_commands_give_what_the_functions_give(
+    small_model: Path, small_data, model: GEARS, tmp_path: Path, capsys
+) -> None:
     genes = [gene for gene in model.pert_list if gene not in set(model.parts.fitted_conditions())][:20]
     (tmp_path / "library.txt").write_text("\n".join(genes))
     (tmp_path / "costs.csv").write_text(f"candidate,cost\n{genes[-1]},0.5\n")
-    named = [folder / "model", "--file", tmp_path / "library.txt"]
+    named = [small_model, "--file", tmp_path / "library.txt"]
     found = rows(capsys, "suggest", *named, "--n", 4, "--costs", tmp_path / "costs.csv")
     same(found, suggest(model, genes, 4, costs={genes[-1]: 0.5}))
     found = rows(capsys, "suggest", *named, "--aim", "effect", "--threshold", 0.1, "--n", 3)
@@ -56,20 +45,18 @@ def test_commands_give_what_the_functions_give(folder: Path, model: GEARS, tmp_p
     up, down = model.gene_list[3], model.gene_list[4]
     found = rows(capsys, "reverse", *named, "--up", up, "--down", down, "--n", 5)
     same(found, reverse(model, {up: 1, down: -1}, genes, 5))
-    found = rows(capsys, "power", folder / "screen", "--cells", 30)
-    data = PertData(folder, default_pert_graph=False)
-    data.load(data_path=folder / "screen")
-    expected = power(data.screen, cells=30)
+    found = rows(capsys, "power", small_data.dataset_path, "--cells", 30)
+    expected = power(small_data.screen, cells=30)
     same(found, expected.sort_values("control_mean", ascending=False, ignore_index=True))
 
 
 def test_all_pairs_are_those_of_the_genes_and_all_rows_are_written(
-    folder, model, tmp_path, quick_workers, monkeypatch, capsys
+    small_model, model, tmp_path, quick_workers, monkeypatch, capsys
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     genes = model.pert_list[:8]
     output = tmp_path / "pairs.csv"
-    arguments = ["hits", folder / "model", *genes, "--all-pairs", "--threshold", 0.1, "--output", output]
+    arguments = ["hits", small_model, *genes, "--all-pairs", "--threshold", 0.1, "--output", output]
     assert main([*map(str, arguments), "--quiet"]) == 0
     assert "... of" in capsys.readouterr().out
     table = pd.read_csv(output)
@@ -79,12 +66,12 @@ def test_all_pairs_are_those_of_the_genes_and_all_rows_are_written(
     pd.testing.assert_frame_equal(pd.read_csv(output), table, check_exact=True)
 
 
-def test_excluded_candidates_are_counted_by_reason(folder: Path, model: GEARS, capsys) -> None:
+def test_excluded_candidates_are_counted_by_reason(small_model: Path, small_data, model: GEARS, capsys) -> None:
     trained = next(one for one in model.parts.fitted_conditions() if len(one) == 1)
     other = next(
         name for name in model.pert_list if name not in {g for o in model.parts.fitted_conditions() for g in o.genes}
     )
-    assert main(["suggest", str(folder / "model"), "NOGENE", *trained.genes, other, "--quiet"]) == 0
+    assert main(["suggest", str(small_model), "NOGENE", *trained.genes, other, "--quiet"]) == 0
     out = capsys.readouterr().out
     assert f"1 already measured ({trained.name})" in out
     assert "1 not a gene of the perturbation graph (NOGENE+ctrl)" in out
@@ -106,10 +93,12 @@ def test_excluded_candidates_are_counted_by_reason(folder: Path, model: GEARS, c
         (["hits", "MODEL", "--threshold", "0"], "threshold is 0.0"),
     ],
 )
-def test_bad_arguments_are_one_line(folder: Path, capsys, arguments: list[str], message: str) -> None:
-    places = {name.upper(): str(folder / name) for name in ("model", "screen")}
-    places |= {"TWICE": str(folder / "twice.csv"), "EMPTY": str(folder / "empty.txt")}
-    (folder / "empty.txt").write_text("\n")
-    (folder / "twice.csv").write_text("A,1\nB,1\nA,2\n")
+def test_bad_arguments_are_one_line(
+    small_model: Path, small_data, tmp_path, capsys, arguments: list[str], message: str
+) -> None:
+    places = {"MODEL": str(small_model), "SCREEN": str(small_data.dataset_path)}
+    places |= {"TWICE": str(tmp_path / "twice.csv"), "EMPTY": str(tmp_path / "empty.txt")}
+    (tmp_path / "empty.txt").write_text("\n")
+    (tmp_path / "twice.csv").write_text("A,1\nB,1\nA,2\n")
     assert main([places.get(word, word) for word in arguments]) == 2
     assert message in capsys.readouterr().err.splitlines()[-1]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 import pytest
+from test_cli import refused
 
 from gears.cli import main
 
@@ -25,14 +26,6 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
     """What a command prints as JSON; nothing else is on stdout."""
     assert main([*map(str, arguments), "--json", "--quiet"]) == 0, capsys.readouterr().err
     return json.loads(capsys.readouterr().out)
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    assert main([*map(str, arguments), "--quiet"]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.count("\n") == 1 or all(line.startswith("  - ") for line in shown.err.splitlines()[1:])
-    return shown.err
 
 
 def small(toy_adata: AnnData) -> AnnData:

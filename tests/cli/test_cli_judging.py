@@ -5,26 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-from driving import trained_gears
-
-from gears import PertData
 from gears.cli import main
-from gears.simulate import simulated_screen
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    """A screen as h5ad, the same prepared, and a model of it."""
-    folder = tmp_path_factory.mktemp("judging_cli")
-    adata, _ = simulated_screen(n_genes=40, n_singles=12, n_pairs=8, cells_per_condition=12, n_control=40, seed=2)
-    adata.write_h5ad(folder / "screen.h5ad")
-    data = PertData(folder / "data", default_pert_graph=False)
-    data.load(data_path=folder / "screen.h5ad")
-    data.prepare_split("simulation", seed=1)
-    model = trained_gears(data, epochs=1, objective="moments")
-    model.save_model(folder / "model")
-    return folder
 
 
 def called(capsys, *arguments: object) -> str:
@@ -32,10 +13,10 @@ def called(capsys, *arguments: object) -> str:
     return capsys.readouterr().out
 
 
-def test_evaluate_prints_the_table_and_writes_the_report(folder, tmp_path, capsys, without_figures):
+def test_evaluate_prints_the_table_and_writes_the_report(small_model, small_data, tmp_path, capsys, without_figures):
     report = tmp_path / "report"
     out = called(
-        capsys, "evaluate", folder / "model", folder / "data" / "screen", "--part", "test", "--n-split-half", 1,
+        capsys, "evaluate", small_model, small_data.dataset_path, "--part", "test", "--n-split-half", 1,
         "--report", report, "--metrics", "relative_error", "pearson_delta",
     )  # fmt: skip
     assert out.startswith(("Better than", "Worse than", "No better", "Too few conditions"))
@@ -52,8 +33,8 @@ def test_evaluate_prints_the_table_and_writes_the_report(folder, tmp_path, capsy
     assert value["verdicts"]["gears"] == out.splitlines()[0]
 
 
-def test_decisive_metrics_come_first_and_all_on_request(folder, capsys):
-    words = ["compare", folder / "data" / "screen", "--baselines", "additive", "train_mean", "--n-split-half", 0]
+def test_decisive_metrics_come_first_and_all_on_request(small_model, small_data, capsys):
+    words = ["compare", small_data.dataset_path, "--baselines", "additive", "train_mean", "--n-split-half", 0]
     few, every = called(capsys, *words), called(capsys, *words, "--all-metrics")
     assert "\n11 further metrics: --all-metrics\n" in few
     assert "top20_de" not in few
@@ -61,9 +42,9 @@ def test_decisive_metrics_come_first_and_all_on_request(folder, capsys):
     assert "--all-metrics" not in every
 
 
-def test_evaluate_takes_the_h5ad_file_too(folder, tmp_path, capsys):
+def test_evaluate_takes_the_h5ad_file_too(small_model, screens, tmp_path, capsys):
     out = called(
-        capsys, "evaluate", folder / "model", folder / "screen.h5ad", "--work-dir", tmp_path,
+        capsys, "evaluate", small_model, screens / "small.h5ad", "--work-dir", tmp_path,
         "--metrics", "mse", "--baselines", "additive", "--n-split-half", 0, "--json",
     )  # fmt: skip
     methods = {row["method"] for row in json.loads(out)["summary"]}
@@ -71,8 +52,10 @@ def test_evaluate_takes_the_h5ad_file_too(folder, tmp_path, capsys):
     assert all(name.startswith("prior") for name in methods - {"gears", "additive"})
 
 
-def test_the_former_name_of_split_half_repeats_works_and_is_reported(folder, tmp_path, capsys, caplog, without_figures):
-    words = ["compare", folder / "data" / "screen", "--baselines", "additive", "--metrics", "mse", "--report"]
+def test_the_former_name_of_split_half_repeats_works_and_is_reported(
+    small_model, small_data, tmp_path, capsys, caplog, without_figures
+):
+    words = ["compare", small_data.dataset_path, "--baselines", "additive", "--metrics", "mse", "--report"]
     called(capsys, *words, tmp_path / "former", "--halvings", 2)
     assert "--halvings is called --n-split-half now" in caplog.text
     called(capsys, *words, tmp_path / "new", "--n-split-half", 2)
@@ -81,36 +64,36 @@ def test_the_former_name_of_split_half_repeats_works_and_is_reported(folder, tmp
     assert former == new
 
 
-def test_compare_gives_baselines_alone_over_folds(folder, capsys):
+def test_compare_gives_baselines_alone_over_folds(small_model, small_data, capsys):
     out = called(
-        capsys, "compare", folder / "data" / "screen", "--folds", 3, "--baselines", "additive", "no_change",
+        capsys, "compare", small_data.dataset_path, "--folds", 3, "--baselines", "additive", "no_change",
         "--metrics", "mse", "--n-split-half", 0, "--json",
     )  # fmt: skip
     value = json.loads(out)
     assert value["verdicts"] == {}
     row = next(row for row in value["summary"] if row["method"] == "additive" and row["subgroup"] == "all")
-    assert row["n_conditions"] == 20
+    assert row["n_conditions"] == 18
     assert {row["method"]: row["runs"] for row in value["costs"]} == {"additive": 3, "no_change": 3}
 
 
-def test_compare_trains_gears(folder, tmp_path, capsys, without_figures):
+def test_compare_trains_gears(small_model, small_data, tmp_path, capsys, without_figures):
     options = [
         "--gears", "moments", "--no-default-pert-graph", "--epochs", 1, "--hidden-size", 8, "--device", "cpu",
     ]  # fmt: skip
     options += ["--baselines", "train_mean", "--metrics", "relative_error", "--n-split-half", 0, "--report", tmp_path]
-    out = called(capsys, "compare", folder / "data" / "screen", *options)
+    out = called(capsys, "compare", small_data.dataset_path, *options)
     assert "gears_moments" in out
     assert (tmp_path / "evaluation.json").is_file()
 
 
-def test_bad_calls_are_one_line(folder, tmp_path, capsys):
+def test_bad_calls_are_one_line(small_model, small_data, tmp_path, capsys):
     def refused(*arguments: object) -> str:
         assert main(list(map(str, arguments))) == 2
         shown = capsys.readouterr()
         assert shown.out == ""
         return shown.err.splitlines()[-1]
 
-    screen = folder / "data" / "screen"
+    screen = small_data.dataset_path
     assert "no file or folder" in refused("compare", tmp_path / "none.h5ad")
     assert "did you mean 'moments'" in refused("compare", screen, "--gears", "moment")
     assert "did you mean 'additive'" in refused("compare", screen, "--baselines", "aditive")

@@ -11,9 +11,8 @@ from anndata import AnnData, read_h5ad
 from scipy import sparse
 
 from gears import PertData
-from gears.data.checks._report import inspect_screen
+from gears.data import PreparedScreen, inspect_screen
 from gears.data.reading._by_dask import BLOCKS, is_dask
-from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen._statistics import STATISTICS
 from gears.data.screen.prepare import prepare_screen
 

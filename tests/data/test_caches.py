@@ -12,9 +12,9 @@ import pytest
 from driving import fork_server
 from preparing_side import STAGES, prepare_all, prepare_and_die
 
+from gears.data import PreparedScreen
 from gears.data.reading._matrix import read_screen
 from gears.data.screen._files import is_prepared
-from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen.prepare import prepare_screen
 from gears.data.splits import Split, make_split, prepare_split
 from gears.files._atomic import new_folder

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
+from gears.data import PreparedScreen
 from gears.data.reading import _open as open
 from gears.data.reading._matrix import layers_of
-from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen.prepare import LoadCall, obtain_screen, prepare_screen
 
 

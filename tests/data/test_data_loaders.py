@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from gears.data._loaders import CellBatch, CellDataset, LoaderSettings, make_loaders, part_cells
-from gears.data.screen._prepared import PreparedScreen
+from gears.data import CellBatch, PreparedScreen
+from gears.data._loaders import CellDataset, LoaderSettings, make_loaders, part_cells
 from gears.data.splits import Split, make_split
 
 

@@ -14,10 +14,10 @@ from driving import pert_data_of
 from scipy import sparse
 
 from gears import PertData
+from gears.data import PreparedScreen
 from gears.data._published import published_uns
 from gears.data.screen import _files as files
 from gears.data.screen._files import STATISTICS
-from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen.prepare import prepare_screen
 from gears.files.formats import content_hash, read_json, write_json
 

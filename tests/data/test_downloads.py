@@ -184,15 +184,6 @@ def test_a_link_in_a_zip_is_not_followed(tmp_path):
     assert file.read_bytes() == b"/etc/passwd"
 
 
-def test_the_file_is_found_in_any_folder(tmp_path):
-    for make in (zipped, tarred):
-        entries = {"deep/er/a.h5ad": BODY, "__MACOSX/deep/a.h5ad": b"", "other": b"1"}
-        (tmp_path / "archive").write_bytes(make(entries))
-        out = tmp_path / make.__name__
-        assert extract_file(tmp_path / "archive", "a.h5ad", out).read_bytes() == BODY
-        assert [path.name for path in out.rglob("*") if path.is_file()] == ["a.h5ad"]
-
-
 # Published screens
 
 

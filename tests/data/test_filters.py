@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gears.data.screen._prepared import PreparedScreen
+from gears.data import PreparedScreen
 from gears.data.screen.prepare import prepare_screen
 
 

@@ -139,7 +139,7 @@ def test_three_files_to_a_prediction_for_a_fourth_line_by_python_and_by_command(
     result = train_multi_gpu(
         tmp_path / "jobs", "three",
         {"split": "context_and_gene_held_out", "test_contexts": ["L3"], "test_pert_genes": ["GX09"]},
-        {"save_path": str(tmp_path / "model"), "verbose": False}, device="cpu",
+        {"save_path": str(tmp_path / "model"), "epochs": 0, "verbose": False}, device="cpu",
         data_config={"screens": files, "normalize": True, "gene2go": toy_go},
     )  # fmt: skip
     rows = result.table[result.table["condition"] != "*"]
@@ -172,7 +172,7 @@ def union(lines, tmp_path_factory, toy_go):
     data.prepare_split("unit_held_out", seed=2)
     model = GEARS(data, device="cpu")
     model.model_initialize()
-    model.train(verbose=False)
+    model.train(epochs=0, verbose=False, evaluate_test=False)
     return data, model
 
 

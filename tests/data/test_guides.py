@@ -9,8 +9,7 @@ from anndata import AnnData
 from scipy import sparse
 
 from gears.cli import main
-from gears.data.reading._guides import add_guides
-from gears.data.reading._open import open_screen
+from gears.data import add_guides, open_screen
 from gears.pertdata import PertData
 
 TARGETS = {

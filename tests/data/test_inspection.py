@@ -7,7 +7,7 @@ import pytest
 from driving import pert_data_of
 
 from gears.cli import main
-from gears.data.checks._report import inspect_screen
+from gears.data import inspect_screen
 from gears.pertdata import PertData
 
 

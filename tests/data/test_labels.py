@@ -11,11 +11,12 @@ import pytest
 from anndata import AnnData
 from scipy import sparse
 
+from gears.data import inspect_screen
 from gears.data.checks._names import in_ascii
-from gears.data.checks._report import ScreenReport, inspect_screen
+from gears.data.checks._report import ScreenReport
 from gears.data.checks._styles import is_control_like, may_be_control
 from gears.data.screen.prepare import prepare_screen
-from gears.graphs._annotation import GeneAnnotation
+from gears.graphs import GeneAnnotation
 
 NAMED = "AHR KLF1 CEBPA CEBPB HLA-A HLA-B NKX2-5 CTRL KMT2A SEPTIN2 MARCHF1 JUN FOS"
 GENES = [*NAMED.split(), *(f"GX{i:02d}" for i in range(20))]

@@ -10,7 +10,7 @@ import pytest
 from gears.cli import main
 from gears.cli._screens import inspect_parser, prepare_parser
 from gears.cli._train import train_parser
-from gears.data.checks._report import inspect_screen
+from gears.data import inspect_screen
 
 if TYPE_CHECKING:
     from collections.abc import Callable

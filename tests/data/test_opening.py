@@ -14,8 +14,7 @@ from anndata import AnnData
 from anndata.io import write_elem
 from scipy import io, sparse
 
-from gears.data.reading._guides import add_guides
-from gears.data.reading._open import open_screen
+from gears.data import add_guides, open_screen
 from gears.data.screen.prepare import locate_screen, prepare_screen
 from gears.pertdata import PertData
 

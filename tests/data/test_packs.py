@@ -20,7 +20,7 @@ from gears.data import open_screen
 from gears.data.reading import _blocks
 
 if TYPE_CHECKING:
-    from gears.data.screen._prepared import PreparedScreen
+    from gears.data import PreparedScreen
 
 N_ROWS = 13  # of a block: the last of 216 cells' has fewer
 

@@ -11,8 +11,7 @@ import pytest
 from anndata import AnnData
 from scipy import sparse
 
-from gears.data.checks._report import inspect_screen
-from gears.data.reading._open import open_screen
+from gears.data import inspect_screen, open_screen
 from gears.data.screen.prepare import prepare_screen
 
 

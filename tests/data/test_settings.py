@@ -12,10 +12,10 @@ from anndata import AnnData
 from scipy import sparse, stats
 
 from gears.conditions import Condition
+from gears.data import PreparedScreen
 from gears.data._loaders import CellDataset
 from gears.data._published import published_uns
 from gears.data.screen._files import SCREEN
-from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen.prepare import prepare_screen
 from gears.files.formats import SEAL
 

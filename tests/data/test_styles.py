@@ -9,11 +9,9 @@ import pandas as pd
 import pytest
 from anndata import AnnData
 
+from gears.data import PreparedScreen, ProcessingOptions
 from gears.data.checks._layout import find_layout
-from gears.data.checks._options import ProcessingOptions
-from gears.data.checks._report import inspect_screen
 from gears.data.checks._styles import STYLES, is_control_like, is_no_gene
-from gears.data.screen._prepared import PreparedScreen
 from gears.data.screen.prepare import prepare_screen
 from gears.pertdata import PertData
 
@@ -184,13 +182,6 @@ def test_missing_labels_are_no_controls(toy_adata, tmp_path):
         prepare_screen(own, tmp_path / "own", style="auto", drop_labels=["nan", "contrl"])
 
 
-def test_a_style_without_its_control_is_one_problem(toy_adata):
-    own = in_style(toy_adata[toy_adata.obs["condition"] != "ctrl"], "pertpy")
-    report = inspect_screen(own, style="pertpy")
-    assert [finding.kind for finding in report.findings if finding.severity == "error"] == ["no-control"]
-    assert "name their label: ctrl_label=" in str(report)
-
-
 def test_columns_that_disagree_and_screens_of_no_style(toy_adata, tmp_path):
     both = in_style(toy_adata, "scperturb")
     both.obs["target_gene"] = both.obs["perturbation"].astype(str).replace({"control": "non-targeting"})
@@ -200,16 +191,13 @@ def test_columns_that_disagree_and_screens_of_no_style(toy_adata, tmp_path):
     with pytest.raises(ValueError, match=r"2 columns could hold .* condition_key='target_gene' or .*='pert"):
         prepare_screen(both, tmp_path / "own", style="auto")
     none = in_style(toy_adata, "scperturb")
+    with pytest.raises(ValueError, match=r"no column 'condition'.*style of scperturb: pass style='auto'"):
+        prepare_screen(none, tmp_path / "own", style="gears")
     none.obs = none.obs.rename(columns={"perturbation": "treat"})
     with pytest.raises(ValueError, match=r"no known style fits.*\(columns: treat, nperts, .*condition_key="):
         prepare_screen(none, tmp_path / "own", style="auto")
     with pytest.raises(ValueError, match=r"unknown style 'scpertub'; did you mean 'scperturb'"):
         prepare_screen(none, tmp_path / "own", style="scpertub")
-
-
-def test_a_screen_in_another_style_is_named_where_the_published_one_is_expected(toy_adata, tmp_path):
-    with pytest.raises(ValueError, match=r"no column 'condition'.*style of scperturb: pass style='auto'"):
-        prepare_screen(in_style(toy_adata, "scperturb"), tmp_path / "own", style="gears")
 
 
 def test_control_spellings():

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from gears.files.formats import write_npz
-from gears.graphs._annotation import GeneAnnotation
+from gears.graphs import GeneAnnotation
 
 TERMS_OF = {"B": ["t2", "t1", "t2"], "A": {"t3"}, "C": []}
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from test_annotation import terms_of
 
 from gears.graphs import GeneAnnotation, go_graph
 from gears.graphs._annotation_files import Ontology
@@ -60,13 +61,6 @@ def mouse_gaf(path: Path) -> Path:
     ]
     path.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode()))
     return path
-
-
-def terms_of(annotation: GeneAnnotation) -> dict[str, set[str]]:
-    return {
-        gene: {annotation.terms[j] for j in np.flatnonzero(row)}
-        for gene, row in zip(annotation.genes, annotation.matrix.toarray(), strict=True)
-    }
 
 
 def test_gaf(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gears.graphs._annotation import GeneAnnotation
+from gears.graphs import GeneAnnotation
 
 
 @pytest.mark.shared

@@ -3,8 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_coexpression import edges_of
 
-from gears.graphs import GeneAnnotation, Graph, go_graph
+from gears.graphs import GeneAnnotation, go_graph
 from gears.graphs import _go as go
 
 TERMS = st.dictionaries(
@@ -12,10 +13,6 @@ TERMS = st.dictionaries(
     st.sets(st.integers(0, 9).map(lambda i: f"t{i}"), max_size=6),
     min_size=1,
 )
-
-
-def edges_of(graph: Graph) -> dict[tuple[str, str], float]:
-    return {(s, t): w for s, t, w in graph.to_frame().itertuples(index=False, name=None)}
 
 
 def brute_force(terms_of, threshold, k) -> dict[tuple[str, str], float]:

@@ -6,8 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from gears.graphs._annotation import GeneAnnotation
-from gears.graphs._knowledge import KNOWLEDGE, knowledge_similarity, knowledge_table, weighted_cosine
+from gears.graphs import KNOWLEDGE, GeneAnnotation, knowledge_similarity, knowledge_table, weighted_cosine
 
 TERMS_OF = {
     "A": {"all", "rare", "common"}, "B": {"all", "rare"}, "C": {"all", "common", "single"},

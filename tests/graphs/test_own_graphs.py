@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from gears import GEARS, PertData
-from gears.files.formats import checksums_of, read_json, read_npz, write_npz
 from gears.graphs import GeneEmbedding, Graph
 from gears.jobs._job import TrainingJob
-from gears.model._folder import MODEL
 
 GENES = [f"GX{i:02d}" for i in range(30)]
 
@@ -58,23 +56,6 @@ def test_several_graphs_and_a_start_are_saved_with_the_model(tmp_path, pert_data
     assert loaded.parts.go.hash == model.parts.go.hash
 
 
-def test_a_model_saved_before_graphs_were_stored_normalised_predicts_the_same(tmp_path, pert_data):
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    model.train(steps=1, prior=None, verbose=False, evaluate_test=False)
-    folder = tmp_path / "model"
-    model.save_model(folder)
-    arrays = read_npz(folder / "graphs.npz")
-    older = {name: array for name, array in arrays.items() if "normalised" not in name}
-    assert len(older) == len(arrays) - 2
-    write_npz(folder / "graphs.npz", older)
-    manifest = read_json(folder / "manifest.json")
-    manifest["checksums"] |= checksums_of(folder, ["graphs.npz"])
-    MODEL.write(folder, manifest)
-    loaded = GEARS.from_pretrained(folder, device="cpu").predict(["GX00+GX09"])
-    np.testing.assert_array_equal(loaded.expression_UG, model.predict(["GX00+GX09"]).expression_UG)
-
-
 def test_a_gene_in_no_graph_takes_the_mean_of_the_trained(pert_data):
     """The network's part of a gene without neighbour or training is that of the mean message of trained genes."""
     trained = sorted({gene for condition in pert_data.split.conditions("train") for gene in condition.genes})
@@ -94,39 +75,6 @@ def test_a_gene_in_no_graph_takes_the_mean_of_the_trained(pert_data):
         row, node = torch.tensor([0]), torch.tensor([pert_data.node_map_pert[alone[0]]])
         whole, _ = network(row, node, torch.ones(1))
     np.testing.assert_allclose(whole[0].numpy(), one, atol=1e-5)
-
-
-def test_a_mouse_like_species(tmp_path, toy_adata):
-    """Annotation from a GAF file with an ontology: nodes, neighbours, training, and a model without either file."""
-    symbols = [gene.capitalize() for gene in GENES]
-    toy_adata.var["gene_name"] = symbols
-    toy_adata.obs["condition"] = [str(c).replace("GX", "Gx") for c in toy_adata.obs["condition"]]
-    rng = np.random.default_rng(3)
-    lines = ["!gaf-version: 2.2"]
-    for symbol in symbols:
-        for term in rng.choice(8, size=3, replace=False):
-            columns = ["MGI", f"MGI:{symbol}", symbol, "involved_in", f"GO:{term:07d}", "PMID:1", "IDA", ""]
-            lines.append("\t".join([*columns, "P", "", "", "protein", "taxon:10090", "20260101", "MGI", "", ""]))
-    (tmp_path / "mgi.gaf").write_text("\n".join(lines) + "\n")
-    terms = [f"[Term]\nid: GO:{term:07d}\nis_a: GO:{8 + term % 2:07d}\n" for term in range(8)]
-    terms += [f"[Term]\nid: GO:{term:07d}\nis_a: GO:0000010\n" for term in (8, 9)] + ["[Term]\nid: GO:0000010\n"]
-    (tmp_path / "go.obo").write_text("\n".join(terms))
-    data = PertData(tmp_path / "data", gene2go=str(tmp_path / "mgi.gaf"), obo=tmp_path / "go.obo")
-    data.new_data_process("mouse", toy_adata)
-    assert data.pert_names.tolist() == symbols
-    assert "GO:0000008" in data.annotation.terms
-    assert "GO:0000010" not in data.annotation.terms
-    data.prepare_split("simulation", seed=1)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    assert model.parts.go.n_edges > len(symbols)
-    model.train(epochs=0, verbose=False, evaluate_test=False)
-    model.save_model(tmp_path / "model")
-    want = model.predict(["Gx00", "Gx29"]).expression_UG
-    (tmp_path / "mgi.gaf").unlink()
-    (tmp_path / "go.obo").unlink()
-    loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
-    np.testing.assert_array_equal(loaded.predict(["Gx00", "Gx29"]).expression_UG, want)
 
 
 def test_workers_read_the_graphs_that_were_made_for_them(tmp_path, pert_data):

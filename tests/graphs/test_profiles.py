@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy import sparse
+from test_effects import cosines
 
 from gears.data.screen._cells import CellMatrix
 from gears.graphs._profiles import correlation_profiles
@@ -21,11 +22,6 @@ def modules(n_cells, n_genes=60, n_modules=3, seed=0):
     module_G = np.arange(n_genes) % n_modules
     activity_NM = draw.standard_normal((n_cells, n_modules))
     return 5 + 0.5 * activity_NM[:, module_G] + draw.standard_normal((n_cells, n_genes)), module_G
-
-
-def cosines(profile_GK):
-    unit_GK = profile_GK / np.linalg.norm(profile_GK, axis=1, keepdims=True)
-    return unit_GK @ unit_GK.T
 
 
 def test_with_all_components_cosines_are_those_of_whole_correlation_profiles(tmp_path):

@@ -19,7 +19,7 @@ import numpy as np
 from readers import make_run
 
 from gears import GEARS
-from gears.data.screen._prepared import PreparedScreen
+from gears.data import PreparedScreen
 from gears.data.screen.prepare import prepare_screen
 
 Action = Callable[[], Any]

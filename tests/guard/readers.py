@@ -1,8 +1,4 @@
-"""The package's own files: how each comes about, and what reading it gives.
-
-They carry checksums: any change of a byte must be noticed or be without effect. The user's text and tables, in which
-another letter is another content, are in test_guard_fuzz.py.
-"""
+"""The package's own files: how each comes about, and what reading it gives."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -128,7 +124,7 @@ def make_screen(folder: Path, adata: AnnData) -> None:
 
 @reader(make_screen)
 def read_screen(folder: Path) -> Any:
-    from gears.data.screen._prepared import PreparedScreen
+    from gears.data import PreparedScreen
 
     screen = PreparedScreen.open(folder / "toy")
     matrix, moments, ranking = screen.cells.csr(), screen.statistics, screen.de

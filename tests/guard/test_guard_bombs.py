@@ -13,7 +13,7 @@ from scipy import sparse
 from scipy.io import mmwrite
 
 from gears import cli
-from gears.data.reading._open import open_screen
+from gears.data import open_screen
 from gears.data.splits import make_split
 from gears.data.splits._registry import read_split_dict
 from gears.files.formats import read_json

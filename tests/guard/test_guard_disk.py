@@ -1,7 +1,6 @@
 """A disk that is full, a folder that may not be written, one that vanishes: named errors, earlier results intact."""
 
 import contextlib
-import errno
 import faulthandler
 import hashlib
 import os
@@ -22,8 +21,6 @@ from readers import GENES, make_run
 
 from gears import GEARS, PertData
 from gears.data.screen.prepare import prepare_screen
-from gears.files._atomic import new_folder
-from gears.files.formats import write_json, write_npz, write_tensors
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does"),
@@ -157,27 +154,6 @@ def test_no_room_is_said_before_anything_is_written(copy, toy_adata, monkeypatch
     with pytest.raises(OSError, match=r"run\.h5ad needs about"):
         predict(copy, toy_adata)
     assert contents(copy) == before
-
-
-@pytest.mark.parametrize("kind", ["json", "npz", "tensors", "folder"])
-def test_writers_name_their_file(kind, tmp_path):
-    path = tmp_path / f"file.{kind}"
-    values = np.arange(10_000.0) ** 0.5
-
-    def folder(place: Path) -> None:
-        with new_folder(place) as temporary:
-            np.save(temporary / "a.npy", values)
-
-    writes: dict[str, Callable[[Path], Any]] = {
-        "json": lambda place: write_json(place, values),
-        "npz": lambda place: write_npz(place, {"a": values}),
-        "tensors": lambda place: write_tensors(place, {"a": values.tolist()}),
-        "folder": folder,
-    }
-    with full_disk(4096), pytest.raises(OSError, match=rf"file\.{kind} could not be written") as caught:
-        writes[kind](path)
-    assert (caught.value.errno, "File too large" in str(caught.value)) == (errno.EFBIG, True)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_may_only_be_read(copy, toy_adata):

@@ -65,14 +65,6 @@ def test_screens_at_the_edge(name, tmp_path):
     all_the_way(tmp_path, *CASES[name])
 
 
-def test_one_perturbed_gene_is_refused_where_it_cannot_be_trained_on(tmp_path):
-    """Nothing can be held out (tests/test_faults.py: every split says so); the split without parts trains nothing."""
-    data = pert_data_of(tmp_path, screen(TEN[:1]), "edge", gene2go=GO, split="no_split")
-    model = gears_of(data, hidden_size=4)
-    with pytest.raises(ValueError, match="the split has no training part"):
-        model.train(steps=1, verbose=False)
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.filterwarnings("default")

@@ -17,12 +17,11 @@ from readers import GENES
 from scipy import sparse
 
 from gears.conditions import Condition
-from gears.data.screen._prepared import PreparedScreen
+from gears.data import PreparedScreen
 from gears.data.screen.prepare import prepare_screen
 from gears.data.splits import Split, make_split
 from gears.files._untrusted import load_plain
-from gears.graphs import GeneAnnotation
-from gears.graphs._edge_tables import EdgeFile
+from gears.graphs import EdgeFile, GeneAnnotation
 from gears.graphs._nodes import read_gene_set
 
 TIMES = int(os.environ.get("GEARS_FUZZ", "1"))

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from gears.data._published import read_published_split
-from gears.data.reading._open import open_screen
+from gears.data import open_screen, read_published_split
 from gears.data.splits._registry import read_split_dict
 from gears.files._untrusted import load_npy, load_plain, load_tensors
 from gears.files.formats import read_json, read_npz, read_tensors

@@ -16,7 +16,7 @@ from gears.evaluation import compare, verdict, verdict_table
 from gears.jobs.estimators import GEARSEstimator, PriorEstimator
 
 NETWORK = {"hidden_size": 8}
-TRAINING = {"epochs": 2, "objective": "moments", "prior": None}
+TRAINING = {"steps": 3, "objective": "moments", "prior": None}
 
 
 @pytest.fixture(scope="module")
