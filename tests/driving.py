@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from pathlib import Path
@@ -173,3 +174,18 @@ def trained_gears(data: Any, **options: Any) -> Any:
     training = {name: value for name, value in options.items() if name not in names}
     model.train(**{"verbose": False, "evaluate_test": False} | training)
     return model
+
+
+@contextlib.contextmanager
+def serving(handler: Any) -> Iterator[Any]:
+    """A silent HTTP server of this machine; its attribute `url` is the address."""
+    from http.server import ThreadingHTTPServer
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        handler.log_message = server.handle_error = lambda *_: None
+        server.url = f"http://127.0.0.1:{server.server_port}"
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()

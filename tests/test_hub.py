@@ -7,14 +7,14 @@ import hashlib
 import importlib.util
 import json
 import shutil
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from driving import serving
 
 from gears import GEARS
 from gears.hub import from_hub, push_to_hub
@@ -26,9 +26,6 @@ class Hub(BaseHTTPRequestHandler):
     """What the client asks of a hub, for one repository whose commits are kept in memory."""
 
     commits: ClassVar[list[dict[str, bytes]]] = []
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
     def answer(self, value: Any = None, body: bytes = b"", code: int = 200, **headers: str) -> None:
         body = body if value is None else json.dumps(value).encode()
@@ -91,13 +88,11 @@ def number_of(revision: str) -> int:
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     Hub.commits.clear()
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    with serving(Hub) as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
         monkeypatch.setenv("HF_TOKEN", "hf_invented")
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
         yield
-        server.shutdown()
 
 
 @pytest.mark.skipif(not is_there, reason="the package huggingface-hub is not installed")

@@ -50,29 +50,23 @@ def saved(tmp_path_factory, small_data):
     return path
 
 
-@pytest.mark.parametrize("suffix", ["h5ad", "csv", "zarr"])
-def test_predict_replaces_no_file_without_overwrite(saved, small_data, suffix, tmp_path, capsys):
-    output = tmp_path / f"mine.{suffix}"
+SIZES = "--n-genes=20 --n-singles=3 --n-pairs=1 --cells-per-condition=4 --n-control=5 --quiet"
+
+
+@pytest.mark.parametrize("name", ["mine.h5ad", "mine.csv", "mine.zarr", "screen.h5ad", "truth.npz"])
+def test_commands_replace_no_file_without_overwrite(saved, small_data, name, tmp_path, capsys):
+    output = tmp_path / name
     output.write_bytes(MINE)
     words = ["predict", str(saved), small_data.pert_names[0], "--output", str(output), "--quiet"]
+    if not name.startswith("mine"):
+        words = ["simulate", str(tmp_path / "screen.h5ad"), "--truth", str(tmp_path / "truth.npz"), *SIZES.split()]
     assert main(words) == 2
     assert "--overwrite" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == [name]
     assert output.read_bytes() == MINE
-    if suffix != "zarr":  # a folder; a file of that name is no folder to replace
+    if name != "mine.zarr":  # a folder; a file of that name is no folder to replace
         assert main([*words, "--overwrite"]) == 0
         assert output.read_bytes() != MINE
-
-
-@pytest.mark.parametrize("taken", ["screen.h5ad", "truth.npz"])
-def test_simulate_replaces_no_file_without_overwrite(taken, tmp_path, capsys):
-    (tmp_path / taken).write_bytes(MINE)
-    sizes = "--n-genes=20 --n-singles=3 --n-pairs=1 --cells-per-condition=4 --n-control=5 --quiet"
-    words = ["simulate", str(tmp_path / "screen.h5ad"), "--truth", str(tmp_path / "truth.npz"), *sizes.split()]
-    assert main(words) == 2
-    assert "--overwrite" in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == [taken]
-    assert main([*words, "--overwrite"]) == 0
-    assert (tmp_path / taken).read_bytes() != MINE
 
 
 def test_functions_replace_no_file_without_overwrite(small_data, saved, tmp_path):

@@ -6,7 +6,6 @@ import logging
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from driving import pert_data_of
 
@@ -161,7 +160,8 @@ def test_condition_nodes(toy_data):
 
 def test_prepare_split_returns_a_table_and_sets_the_published_attributes(toy_data):
     table = toy_data.prepare_split("simulation", 2, train_gene_set_size=0.7)
-    assert isinstance(table, pd.DataFrame)
+    assert list(table.columns) == ["condition", "part", "subgroup", "n_cells", "reason"]
+    assert sorted(table["condition"]) == sorted(toy_data.screen.labels)
     assert toy_data.split is not None
     assert toy_data.set2conditions == {
         part: table.loc[table["part"] == part, "condition"].tolist() for part in ("train", "val", "test")

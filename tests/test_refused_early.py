@@ -124,15 +124,10 @@ def test_a_good_save_path_is_left_as_it_was(tmp_path):
 
 @NO_GPU
 @pytest.mark.parametrize("device", ["cuda", "cuda:7", torch.device("cuda:7"), 7, np.int64(7)])
-def test_a_gpu_that_is_not_there_is_named_at_once(device, toy_model_folder):
-    for make in (lambda: GEARS(None, device=device), lambda: GEARS.from_pretrained(toy_model_folder, device)):
+def test_a_gpu_that_is_not_there_is_named_at_once(device):
+    for make in (lambda: GEARS(None, device=device), lambda: GEARS.from_pretrained("never-read", device)):
         with pytest.raises(ValueError, match=r"device='cuda(:7)?' is not there: .* is no GPU"):
             make()
-
-
-@pytest.fixture
-def toy_model_folder(tmp_path):
-    return tmp_path / "never-read"
 
 
 def test_a_gpu_beyond_those_there_is_named_with_them():
@@ -198,24 +193,12 @@ def test_split_loaders_and_predictions_take_numbers_of_numpy(tmp_path, small_scr
         pert_data.get_dataloader(np.int64(0))
 
 
-@pytest.mark.parametrize(
-    ("given", "ids"),
-    [
-        (0, [0]),
-        (np.int64(3), [3]),
-        ((2, 1), [2, 1]),
-        (range(2), [0, 1]),
-        (np.array([4, 2]), [4, 2]),
-        ([np.int64(1)], [1]),
-        (torch.tensor([1, 0]), [1, 0]),
-        (None, None),
-    ],
-)
-def test_gpu_ids_of_any_usual_type(given, ids):
-    assert resolve_gpu_ids(given) == ids
-
-
-def test_devices_of_any_usual_type():
+def test_gpu_ids_and_devices_of_any_usual_type():
+    for given, ids in (
+        (0, [0]), (np.int64(3), [3]), ((2, 1), [2, 1]), (range(2), [0, 1]), (np.array([4, 2]), [4, 2]),
+        ([np.int64(1)], [1]), (torch.tensor([1, 0]), [1, 0]), (None, None),
+    ):  # fmt: skip
+        assert resolve_gpu_ids(given) == ids
     for device in ("cpu", torch.device("cpu")):
         assert plan_devices(np.int64(2), None, device).devices == ("cpu", "cpu")
     with pytest.raises(ValueError, match=r"at least 1; found 1\.5"):

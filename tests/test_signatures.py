@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from driving import gears_of, pert_data_of
+from driving import gears_of
 
-from gears import GEARS, PertData, simulated_screen
+from gears import GEARS, PertData
 from gears.core._messages import html_of
 from gears.core._options import Options
 from gears.data import ProcessingOptions
@@ -90,42 +90,36 @@ def test_an_earlier_name_warns_where_the_user_calls():
     assert warned[0].filename == __file__
 
 
-@pytest.fixture(scope="module")
-def pert_data(tmp_path_factory):
-    adata, _ = simulated_screen(n_genes=40, n_singles=12, n_pairs=6, cells_per_condition=8, n_control=30, seed=0)
-    return pert_data_of(tmp_path_factory.mktemp("reprs"), adata, "small", split="simulation")
-
-
-def test_text_is_short_and_html_shows_it_escaped(pert_data):
-    model = GEARS(pert_data, device="cpu")
+def test_text_is_short_and_html_shows_it_escaped(small_data):
+    model = GEARS(small_data, device="cpu")
     assert repr(model) == "GEARS(not initialised, on cpu)"
     model.model_initialize(hidden_size=8)
-    genes = f"{len(model.pert_list)} genes to perturb, 40 genes predicted"
+    genes = f"{len(model.pert_list)} genes to perturb, 60 genes predicted"
     assert repr(model) == f"GEARS(not trained, {genes}, on cpu)"
     result = model.train(epochs=0, verbose=False)
     assert repr(model) == f"GEARS(prior alone, {genes}, on cpu)"
-    predictions = model.predict(pert_data.split.conditions("test")[:2])
-    for thing in (model, pert_data, pert_data.screen, pert_data.split, predictions, result):
+    predictions = model.predict(small_data.split.conditions("test")[:2])
+    for thing in (model, small_data, small_data.screen, small_data.split, predictions, result):
         html = thing._repr_html_()
         assert html.startswith('<pre style="white-space: pre-wrap">') == (thing not in (predictions, result))
         assert len(repr(thing).splitlines()[0]) < 160
-    comparison = compare({}, pert_data.screen, pert_data.split, baselines=["no_change", "train_mean"])
+    comparison = compare({}, small_data.screen, small_data.split, baselines=["no_change", "train_mean"])
     assert "train_mean" in repr(comparison)
     assert comparison._repr_html_() == html_of(comparison)
-    leaks = check_split(pert_data.split, pert_data.screen)
+    leaks = check_split(small_data.split, small_data.screen)
     assert repr(leaks) == str(leaks)
     assert html_of("<b>").endswith(">&#x27;&lt;b&gt;&#x27;</pre>")
 
 
-def test_tables_of_splits_and_predictions(pert_data):
-    parts = {part: len(labels) for part, labels in pert_data.split.parts.items()}
-    assert repr(pert_data.split).startswith("Split('simulation', seed 1: ")
-    assert f"{parts['train']} train" in repr(pert_data.split)
-    table = pert_data.split._repr_html_()
+def test_tables_of_splits_and_predictions(small_data):
+    parts = {part: len(labels) for part, labels in small_data.split.parts.items()}
+    assert repr(small_data.split).startswith("Split('simulation', seed 1: ")
+    assert f"{parts['train']} train" in repr(small_data.split)
+    table = small_data.split._repr_html_()
     for part, n in parts.items():
         counts = re.findall(rf"<td>{part}</td>\s*<td>\w*</td>\s*<td>(\d+)</td>", table)
         assert sum(map(int, counts)) == n
-    model = gears_of(pert_data)
-    pair = pert_data.split.conditions("test")[0]
+    model = gears_of(small_data)
+    pair = small_data.split.conditions("test")[0]
     html = model.predict([pair])._repr_html_()
     assert html.count(f"<td>{pair.name}</td>") == 3

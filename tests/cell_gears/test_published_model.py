@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from gears import GEARS, PertData
 from gears.published import load_cell_gears_model
+from gears.utils import loss_fct, uncertainty_loss_fct
 
 FOLDER = Path(__file__).with_name("published")
 GENES = [f"G{i:02d}" for i in range(12)]
@@ -85,3 +87,37 @@ def _written(folder: Path, genes: list[str]) -> Path:
     path = folder / "genes.txt"
     path.write_text("\n".join(genes))
     return path
+
+
+LOSS_PERTS = ["A+ctrl", "ctrl", "A+B", "A+ctrl", "A+B", "A+ctrl"]
+FILTER = {"A+ctrl": np.array([0, 2, 3]), "A+B": np.array([1, 4])}
+
+
+@pytest.fixture
+def drawn():
+    """Prediction, observation, log-variance, (6, 5), and control mean, (5,)."""
+    generator = torch.Generator().manual_seed(1)
+    return [torch.rand(*shape, generator=generator) for shape in ((6, 5), (6, 5), (6, 5), (5,))]
+
+
+def test_they_give_the_values_of_cell_gears(drawn):
+    """Recorded with cell-gears 0.1.2 and these numbers."""
+    pred, y, logvar, ctrl = drawn
+    loss = loss_fct(pred, y, LOSS_PERTS, ctrl=ctrl, direction_lambda=0.1, dict_filter=FILTER)
+    assert loss.item() == pytest.approx(0.2764715254306793, rel=1e-6)
+    loss = uncertainty_loss_fct(pred, logvar, y, LOSS_PERTS, 0.3, ctrl, 0.1, FILTER)
+    assert loss.item() == pytest.approx(0.28714635968208313, rel=1e-6)
+
+
+def test_without_a_filter_every_gene_counts_and_directions_are_from_0(drawn):
+    pred, y, _, _ = drawn
+    pred = (pred - 0.5).requires_grad_()
+    loss = loss_fct(pred, y, LOSS_PERTS, direction_lambda=0.2)
+    of_label = []
+    for label in set(LOSS_PERTS):
+        rows = [row for row, one in enumerate(LOSS_PERTS) if one == label]
+        error, signs = pred[rows] - y[rows], y[rows].sign() - pred[rows].detach().sign()
+        of_label.append((error**4 + 0.2 * signs**2).mean())
+    assert loss.item() == pytest.approx(torch.stack(of_label).mean().item(), rel=1e-6)
+    loss.backward()
+    assert (pred.grad != 0).all()

@@ -4,14 +4,12 @@
 """
 
 import ast
-import functools
 import os
 import re
 import runpy
 import shutil
 import tarfile
-import threading
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import numpy as np
@@ -23,11 +21,6 @@ PAGE = Path(__file__).parents[2] / "benchmarks" / "results" / "cell_gears_names.
 FIRST = "demo_model_tutorial"
 """Runs first: others load its model, as the demos load the one that they published."""
 OBJECTS = {"pert_data": "PertData", "gears_model": "GEARS"}
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +40,8 @@ def folder(tmp_path_factory, toy_template):
 @pytest.fixture(scope="module")
 def url(folder):
     """Address of a server with the files that the demo of inference downloads."""
+    from driving import serving  # not where this file is run as a script
+
     served = folder / "served"
     served.mkdir()
     with tarfile.open(served / "6979957", "w:gz") as tar:
@@ -56,13 +51,13 @@ def url(folder):
     (served / "model.zip").rename(served / "10457098")
     with open(served / "6979958", "wb") as file:
         np.save(file, np.array(["KLF1", "FEV", "CBL"]))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(served)))
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+
+    class Served(SimpleHTTPRequestHandler):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options, directory=str(served))
+
+    with serving(Served) as server:
+        yield server.url
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)

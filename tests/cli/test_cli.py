@@ -337,7 +337,7 @@ def test_predictions_are_written(model: tuple[Path, str], tmp_path: Path, capsys
     assert main(["predict", folder, pair, "--top", "2", "--json", "--device", "cpu"]) == 0
     records = json.loads(capsys.readouterr().out)
     assert [record["rank"] for record in records] == [1, 2]
-    assert set(records[0]) == {"condition", "rank", "gene", "delta", "expression", "informed_by"}
+    assert set(records[0]) == {"condition", "rank", "gene", "delta", "low", "high", "expression", "informed_by"}
 
 
 def test_genes_says_what_can_be_predicted(model: tuple[Path, str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ def toy_screen(toy_template, tmp_path_factory):
 @pytest.fixture(scope="session")
 def norman(shared, tmp_path_factory):
     """The real subset of the Norman screen, prepared once."""
-    from gears.data.reading._matrix import read_screen
+    from anndata import read_h5ad
 
-    adata = read_screen(shared / "data" / "norman2019_subset.h5ad")
+    adata = read_h5ad(shared / "data" / "norman2019_subset.h5ad")
     return prepare_screen(adata, tmp_path_factory.mktemp("norman") / "norman")

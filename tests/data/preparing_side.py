@@ -15,12 +15,13 @@ STAGES = ("cells/indptr.npy", "statistics/m3.npy", "perturb_processed.h5ad", "sc
 
 def prepare_all(source: str, folder: str, seed: int) -> tuple[str, str, str]:
     """Everything that training needs, as each of several processes would ask for it; hashes of what came out."""
-    from gears.data.reading._matrix import read_screen
+    from anndata import read_h5ad
+
     from gears.data.screen.prepare import prepare_screen
     from gears.data.splits import prepare_split
     from gears.graphs import cached_graph, coexpression_graph
 
-    screen = prepare_screen(read_screen(source), Path(folder) / "toy")
+    screen = prepare_screen(read_h5ad(source), Path(folder) / "toy")
     split = prepare_split(screen, "simulation", seed=seed)
     trained = np.flatnonzero(np.isin(screen.cell_condition, [screen.id_of(c) for c in split.conditions("train")]))
     graph = cached_graph(
@@ -33,7 +34,8 @@ def prepare_all(source: str, folder: str, seed: int) -> tuple[str, str, str]:
 
 def prepare_and_die(source: str, folder: str, stage: str) -> None:
     """Prepare a screen, and be killed without warning at a stage of the writing."""
-    from gears.data.reading._matrix import read_screen
+    from anndata import read_h5ad
+
     from gears.data.screen.prepare import prepare_screen
     from gears.files import _atomic
 
@@ -50,6 +52,6 @@ def prepare_and_die(source: str, folder: str, stage: str) -> None:
 
     if stage == "swap":
         _atomic._exchange = lambda *_: False  # as on a system that cannot swap two names in one step
-    adata = read_screen(source)
+    adata = read_h5ad(source)
     sys.addaudithook(die)
     prepare_screen(adata, target)

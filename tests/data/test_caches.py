@@ -9,11 +9,11 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import pytest
+from anndata import read_h5ad
 from driving import fork_server
 from preparing_side import STAGES, prepare_all, prepare_and_die
 
 from gears.data import PreparedScreen
-from gears.data.reading._matrix import read_screen
 from gears.data.screen._files import is_prepared
 from gears.data.screen.prepare import prepare_screen
 from gears.data.splits import Split, make_split, prepare_split
@@ -58,14 +58,14 @@ def test_many_starts_at_once_agree(context, source, tmp_path, n):
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_killed_preparation_is_done_again(context, source, tmp_path, stage):
     if stage == "swap":  # something is there already, of other content
-        prepare_screen(read_screen(source)[:180].copy(), tmp_path / "toy")
+        prepare_screen(read_h5ad(source)[:180].copy(), tmp_path / "toy")
     process = context.Process(target=prepare_and_die, args=(str(source), str(tmp_path), stage))
     process.start()
     process.join(120)
     assert process.exitcode == -signal.SIGKILL
     assert not is_prepared(tmp_path / "toy")
     assert list(hidden(tmp_path))
-    screen = prepare_screen(read_screen(source), tmp_path / "toy")
+    screen = prepare_screen(read_h5ad(source), tmp_path / "toy")
     assert screen.cells.shape == (216, 30)
     assert sorted(path.name for path in tmp_path.iterdir()) == [".toy.lock", "toy"]
 

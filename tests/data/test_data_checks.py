@@ -12,54 +12,33 @@ from anndata import AnnData
 from gears.data.screen.prepare import prepare_screen
 
 Change = Callable[["AnnData"], "AnnData"]
+Table = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+def changed(
+    x: Callable[[np.ndarray], np.ndarray] | None = None, obs: Table | None = None, var: Table | None = None
+) -> Change:
+    """The screen with other stored values, cells or genes."""
+
+    def change(adata: AnnData) -> AnnData:
+        adata.X.data = adata.X.data if x is None else x(adata.X.data).astype(np.float32)
+        adata.obs = adata.obs if obs is None else obs(adata.obs)
+        adata.var = adata.var if var is None else var(adata.var)
+        return adata
+
+    return change
 
 
 def relabel(old: str, new: str) -> Change:
-    def change(adata: AnnData) -> AnnData:
-        adata.obs["condition"] = adata.obs["condition"].astype(str).str.replace(old, new, regex=False)
-        return adata
-
-    return change
+    return changed(obs=lambda o: o.assign(condition=o["condition"].astype(str).str.replace(old, new, regex=False)))
 
 
 def with_value(value: float) -> Change:
-    def change(adata: AnnData) -> AnnData:
-        adata.X.data[3] = value
-        return adata
-
-    return change
+    return changed(lambda values: np.where(np.arange(len(values)) == 3, value, values))
 
 
-def counts(adata: AnnData) -> AnnData:
-    adata.X.data = np.rint(np.expm1(adata.X.data))
-    return adata
-
-
-def not_logged(adata: AnnData) -> AnnData:
-    adata.X.data = np.expm1(adata.X.data) * 7.3
-    return adata
-
-
-def gene_names(change: dict[int, Any]) -> Change:
-    def apply(adata: AnnData) -> AnnData:
-        names = adata.var["gene_name"].astype(object).copy()
-        for i, name in change.items():
-            names.iloc[i] = name
-        adata.var["gene_name"] = names
-        return adata
-
-    return apply
-
-
-def two_cell_types(adata: AnnData) -> AnnData:
-    adata.obs["cell_type"] = ["cellA"] * 100 + ["cellB"] * (adata.n_obs - 100)
-    return adata
-
-
-def missing_labels(adata: AnnData) -> AnnData:
-    adata.obs["condition"] = adata.obs["condition"].astype(object)
-    adata.obs.iloc[:4, adata.obs.columns.get_loc("condition")] = np.nan
-    return adata
+def gene_names(new: dict[int, Any]) -> Change:
+    return changed(var=lambda v: v.assign(gene_name=[new.get(i, name) for i, name in enumerate(v["gene_name"])]))
 
 
 def one_small(adata: AnnData) -> AnnData:
@@ -68,48 +47,39 @@ def one_small(adata: AnnData) -> AnnData:
     return adata[np.setdiff1d(np.arange(adata.n_obs), drop)].copy()
 
 
-def _rename(adata: AnnData) -> AnnData:
-    adata.obs = adata.obs.rename(columns={"condition": "conditions"})
-    return adata
-
-
-def _zero(adata: AnnData) -> AnnData:
-    adata.X = adata.X * 0
-    return adata
-
-
 BAD: dict[str, tuple[Change, str]] = {
-    "no condition": (lambda a: _drop(a, "obs", "condition"), r"adata.obs has no column 'condition'"),
-    "renamed condition": (_rename, r"no column 'condition'.*pass condition_key='conditions'"),
-    "no cell_type": (lambda a: _drop(a, "obs", "cell_type"), r"adata.obs has no column 'cell_type'"),
-    "no gene_name": (lambda a: _drop(a, "var", "gene_name"), r"adata.var has no column 'gene_name'"),
+    "no condition": (changed(obs=lambda o: o.drop(columns="condition")), r"adata.obs has no column 'condition'"),
+    "renamed condition": (
+        changed(obs=lambda o: o.rename(columns={"condition": "conditions"})),
+        r"no column 'condition'.*pass condition_key='conditions'"),
+    "no cell_type": (changed(obs=lambda o: o.drop(columns="cell_type")), r"adata.obs has no column 'cell_type'"),
+    "no gene_name": (changed(var=lambda v: v.drop(columns="gene_name")), r"adata.var has no column 'gene_name'"),
     "control renamed": (relabel("ctrl", "control"), r"like it is 'control' \(60 cells\).*ctrl_label='control'"),
     "no control": (lambda a: a[60:].copy(), r"no control cells"),
     "only control": (lambda a: a[:60].copy(), r"no perturbed condition among 60 cells"),
     "another control token": (relabel("GX00+ctrl", "GX00+control"), r"\(12 cells\): label 'GX00\+control' has"),
     "NaN": (with_value(np.nan), r"X holds 1 NaN or infinite"),
     "infinite": (with_value(np.inf), r"X holds 1 NaN or infinite"),
-    "counts": (counts, r"look like raw counts.*normalize=True"),
-    "not logged": (not_logged, r"without logarithm"),
-    "all zero": (_zero, r"nothing but zeros"),
+    "counts": (changed(lambda x: np.rint(np.expm1(x))), r"look like raw counts.*normalize=True"),
+    "not logged": (changed(lambda x: np.expm1(x) * 7.3), r"without logarithm"),
+    "all zero": (changed(lambda x: x * 0), r"nothing but zeros"),
     "duplicate genes": (gene_names({1: "GX00"}), r"1 gene name occurs more than once \(GX00\)"),
     "plus in a gene": (gene_names({29: "GX+3"}), r"gene names with '\+' \(GX\+3\)"),
     "missing gene name": (gene_names({29: None}), r"missing for 1 gene"),
-    "two cell types": (two_cell_types, r"2 cell types \(cellA, cellB\).*pool_cell_types=True"),
-    "missing labels": (missing_labels, r"missing for 4 cells"),
+    "two cell types": (
+        changed(obs=lambda o: o.assign(cell_type=np.where(np.arange(len(o)) < 100, "cellA", "cellB"))),
+        r"2 cell types \(cellA, cellB\).*pool_cell_types=True"),
+    "missing labels": (
+        changed(obs=lambda o: o.assign(condition=o["condition"].astype(object).where(np.arange(len(o)) > 3, np.nan))),
+        r"missing for 4 cells"),
     "empty gene in a label": (relabel("GX00+GX01", "GX00+"), r"'GX00\+' has an empty gene name"),
     "one control cell": (lambda a: a[59:].copy(), r"the control has 1 cell; differential expression needs 2"),
     "one cell": (one_small, r"1 condition has fewer than 2 cells.*GX07\+ctrl \(1\).*min_cells=2"),
-}
+}  # fmt: skip
 
 
 PUBLISHED = ("no condition", "renamed condition", "no cell_type", "no gene_name")
 """Errors of the style "gears" alone: others find the columns, or do without."""
-
-
-def _drop(adata: AnnData, axis: str, column: str) -> AnnData:
-    del getattr(adata, axis)[column]
-    return adata
 
 
 @pytest.mark.parametrize("case", BAD)

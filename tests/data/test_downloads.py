@@ -5,15 +5,15 @@ import io
 import json
 import stat
 import tarfile
-import threading
 import time
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
+from driving import serving
 
 from gears.data.reading._download import PUBLISHED_FILES, extract_file, published_screen
 from gears.pertdata import PertData
@@ -31,9 +31,6 @@ class Handler(BaseHTTPRequestHandler):
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         answer(self)
 
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
     def send(self, body: bytes, status: int = 200, *, announced: int | None = -1, **headers: str) -> None:
         self.send_response(status)
         if announced is not None:
@@ -44,29 +41,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-    answers: list[Answer]
-    seen: list[dict[str, str]]
-
-    def handle_error(self, *_: object) -> None:
-        """A client that went away is no error here."""
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
 @pytest.fixture
 def server():
-    made = Server(("127.0.0.1", 0), Handler)
-    made.seen = []
-    thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    yield made
-    made.shutdown()
-    made.server_close()
-    thread.join()
+    with serving(Handler) as made:
+        made.seen = []
+        yield made
 
 
 def whole(body: bytes) -> Answer:

@@ -10,7 +10,6 @@ from scipy import sparse
 
 from gears.data import inspect_screen
 from gears.data.checks._scale import detect_scale
-from gears.data.reading._matrix import as_csr
 from gears.data.screen.prepare import prepare_screen
 from gears.pertdata import PertData
 
@@ -47,7 +46,7 @@ def test_each_scale_is_recognised(scale, target, kept, drawn):
     values = in_scale(counts, scale, float(np.median(counts.sum(1))) if target == "median" else float(target))
     order = np.argsort(-counts.sum(0), kind="stable")
     genes = {"50 genes": slice(0, None, 8), "high genes": order[:50]}.get(kept, slice(None))
-    assert detect_scale(as_csr(values[:, genes].astype(np.float32))) == scale
+    assert detect_scale(sparse.csr_matrix(values[:, genes].astype(np.float32))) == scale
 
 
 @pytest.mark.shared
@@ -55,7 +54,7 @@ def test_real_screens_give_no_finding(shared):
     for file in sorted((shared / "data").glob("*_subset.h5ad")):
         adata = anndata.read_h5ad(file)
         for genes in (slice(None), slice(0, 50)):
-            assert detect_scale(as_csr(adata.X[:, genes])) == "log1p", (file, genes)
+            assert detect_scale(sparse.csr_matrix(adata.X[:, genes])) == "log1p", (file, genes)
 
 
 @pytest.mark.parametrize(

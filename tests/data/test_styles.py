@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 from anndata import AnnData
 
-from gears.data import PreparedScreen, ProcessingOptions
-from gears.data.checks._layout import find_layout
+from gears.data import PreparedScreen
 from gears.data.checks._styles import STYLES, is_control_like, is_no_gene
 from gears.data.screen.prepare import prepare_screen
 from gears.pertdata import PertData
@@ -185,8 +184,8 @@ def test_missing_labels_are_no_controls(toy_adata, tmp_path):
 def test_columns_that_disagree_and_screens_of_no_style(toy_adata, tmp_path):
     both = in_style(toy_adata, "scperturb")
     both.obs["target_gene"] = both.obs["perturbation"].astype(str).replace({"control": "non-targeting"})
-    layout, _ = find_layout(both.obs, both.var, ProcessingOptions(style="auto"))
-    assert layout.style == "cell-load"  # they say the same
+    screen = prepare_screen(both, tmp_path / "both", style="auto")
+    assert screen.manifest["layout"]["style"] == "cell-load"  # they say the same
     both.obs["target_gene"] = np.roll(both.obs["target_gene"].to_numpy(), 7)
     with pytest.raises(ValueError, match=r"2 columns could hold .* condition_key='target_gene' or .*='pert"):
         prepare_screen(both, tmp_path / "own", style="auto")

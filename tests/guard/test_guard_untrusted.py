@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from gears.data import open_screen, read_published_split
 from gears.data.splits._registry import read_split_dict
+from gears.evaluation._scoring import COLUMNS
 from gears.files._untrusted import load_npy, load_plain, load_tensors
 from gears.files.formats import read_json, read_npz, read_tensors
 from gears.graphs import GeneAnnotation, GeneEmbedding
 from gears.graphs._annotation import annotation_from
 from gears.graphs._edge_tables import read_edge_table
 from gears.graphs._nodes import read_gene_set
+from gears.report import write_report
 from gears.training._checkpoints import read
 
 MARK = "guard-was-here"
@@ -241,3 +244,25 @@ def test_arrays_of_every_kind_come_back(tmp_path):
         assert type(found["number"]) is np.float32
         assert found["twice"][0] is found["twice"][1]
         assert repr(found["deep"]) == repr(whole["deep"])
+
+
+def test_names_in_a_report_are_text(tmp_path):
+    """In every place of the page: conditions, methods, subgroups, the title."""
+    page = hostile_page(tmp_path)
+    text = page.read_text(encoding="utf-8")
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
+    assert "<script>alert" not in text
+    assert "<img src=x" not in text
+    assert 'href="javascript' not in text
+
+
+def hostile_page(folder: Path) -> Path:
+    names = ["<script>alert(1)</script>+ctrl", '"><img src=x onerror=alert(1)>+ctrl', "javascript:alert(2)+ctrl"]
+    rows = []
+    for method in ("model <b>bold</b>", "no_change"):
+        for number, name in enumerate(names):
+            for metric in ("mse", "pearson_delta"):
+                row = dict.fromkeys(COLUMNS, "") | {"condition": name, "method": method, "metric": metric}
+                rows.append(row | {"value": 0.1 * (number + 1), "subgroup": "<i>unseen</i>", "n_cells": 5})
+    table = pd.DataFrame(rows)
+    return write_report(table, folder / "page", title="<script>alert(1)</script>", models=["model <b>bold</b>"])["page"]

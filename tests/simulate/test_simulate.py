@@ -13,7 +13,6 @@ from scipy import sparse
 
 from gears.files.formats import read_npz, write_npz
 from gears.simulate import SimulatedTruth, Simulation, SimulationOptions, simulate_to_h5ad, simulated_screen
-from gears.simulate._effects import soft_threshold
 
 SMALL = {"n_genes": 40, "n_singles": 6, "n_pairs": 4, "cells_per_condition": 10, "n_control": 20}
 
@@ -84,21 +83,10 @@ def test_screens_of_earlier_versions_are_the_same(options, digest):
 
 
 @pytest.mark.parametrize(
-    ("cells", "more"), [(1, {}), (100, {"n_modules": 3}), (256, {"network_degree": 4.0}), (257, {})]
+    ("chunk_cells", "more"), [(1, {}), (256, {"n_modules": 3}), (257, {"network_degree": 4.0}), (10_000, {})]
 )
-def test_chunks_do_not_change_counts(cells, more):
-    simulation = Simulation(SimulationOptions(n_genes=30, n_singles=4, n_pairs=1, n_control=500, **more))
-    whole = simulation.counts(0, simulation.n_cells)
-    if cells == 1:
-        parts = [simulation.counts(i, i + 1) for i in range(250, 260)]
-        assert equal(sparse.vstack(parts).tocsr(), whole[250:260])
-    else:
-        assert equal(sparse.vstack(list(simulation.chunks(cells))).tocsr(), whole)
-
-
-@pytest.mark.parametrize("chunk_cells", [300, 10_000])
-def test_file_equals_memory(tmp_path, chunk_cells):
-    options = SimulationOptions(n_genes=30, n_singles=6, n_pairs=3, n_control=300, seed=4)
+def test_file_equals_memory(tmp_path, chunk_cells, more):
+    options = SimulationOptions(n_genes=30, n_singles=6, n_pairs=3, n_control=300, seed=4, **more)
     adata, truth = simulated_screen(options)
     written = simulate_to_h5ad(tmp_path / "screen.h5ad", options, chunk_cells=chunk_cells)
     read = anndata.read_h5ad(tmp_path / "screen.h5ad")
@@ -176,7 +164,6 @@ def test_effect_scale_and_share():
     # strengths are lognormal: the root mean square is exp(s.d.^2) times the median
     rms = np.sqrt((truth.gene_effect_PG[responds_PG] ** 2).mean())
     assert rms == pytest.approx(0.6 * np.exp(0.25**2), rel=0.05)
-    assert not soft_threshold(np.ones((2, 2)), 0).any()
 
 
 @pytest.mark.parametrize("kinds", ["synergy-suppression", "masking", "saturating"])
@@ -285,3 +272,158 @@ def test_options_can_be_changed_by_name():
     base = SimulationOptions(**SMALL)
     assert SimulationOptions.of(base, {"seed": np.int64(5)}) == dataclasses.replace(base, seed=5)
     assert SimulationOptions.of(base, {"gene_names": ["A", "B"], "n_singles": 2, "n_pairs": 1}).genes == 2
+
+
+NETWORK = SimulationOptions(n_genes=300, n_singles=60, n_pairs=80, network_degree=12.0)
+
+
+@pytest.fixture(scope="module")
+def network_truth():
+    return Simulation(NETWORK).network_truth
+
+
+def spread(found) -> np.ndarray:
+    """(P, G) effects of single genes, without the perturbed gene itself."""
+    effect_PG = found.gene_effect_PG.copy()
+    effect_PG[np.arange(len(found.perturbed)), [found.genes.index(gene) for gene in found.perturbed]] = 0
+    return effect_PG
+
+
+def test_perturbed_genes_are_held_and_weak_regulation_is_not_passed_on(network_truth):
+    for condition in network_truth.conditions[1:]:
+        targets = [network_truth.genes.index(gene) for gene in condition.genes]
+        assert network_truth.effect_CG[network_truth.index(condition)][targets].tolist() == [-1.5] * len(condition)
+    effect_PG = spread(network_truth)
+    assert 0.1 < (effect_PG == 0).mean() < 0.9
+    assert np.abs(effect_PG).max() < 2 * NETWORK.effect_size
+    weak = Simulation(SimulationOptions.of(NETWORK, {"target_effect": -0.05})).network_truth
+    assert not spread(weak).any()
+
+
+def test_pairs_depart_from_additivity_as_labelled(network_truth):
+    single = dict(zip(network_truth.perturbed, network_truth.gene_effect_PG, strict=True))
+    for pair, kind in network_truth.interactions.items():
+        other = np.array([gene not in pair.genes for gene in network_truth.genes])
+        total_G = sum(single[gene] for gene in pair.genes)[other]
+        effect_G = network_truth.effect_CG[network_truth.index(pair)][other]
+        size, departure = np.linalg.norm(total_G), np.linalg.norm(effect_G - total_G)
+        larger = "synergy" if np.linalg.norm(effect_G) > size else "suppression"
+        assert kind == ("additive" if departure <= 0.2 * size else larger)
+    assert set(network_truth.interactions.values()) == {"additive", "synergy", "suppression"}
+
+
+def test_co_expression_carries_some_of_the_effects():
+    adata, network_truth = simulated_screen(NETWORK, n_control=4000, cells_per_condition=1, n_pairs=0)
+    covariance_GG = np.cov(adata[adata.obs["condition"] == "ctrl"].X.toarray().T)
+    agreement = []
+    for gene, effect_G in zip(network_truth.perturbed, network_truth.gene_effect_PG, strict=True):
+        column = network_truth.genes.index(gene)
+        rest = np.arange(len(network_truth.genes)) != column
+        agreement.append(np.corrcoef(covariance_GG[column][rest], -effect_G[rest])[0, 1])
+    assert 0.1 < np.mean(agreement) < 0.7
+
+
+MODULES = {"n_genes": 200, "n_singles": 60, "n_pairs": 0, "n_modules": 6, "go_strength": 0.0}
+
+
+def modules_with(**options) -> SimulatedTruth:
+    return Simulation(SimulationOptions(**MODULES | options)).network_truth
+
+
+def control_correlations(adata) -> np.ndarray:
+    """(G, G) correlations of genes over control cells, 0 on the diagonal."""
+    correlation_GG = np.corrcoef(adata[adata.obs["condition"] == "ctrl"].X.toarray().T)
+    np.fill_diagonal(correlation_GG, 0)
+    return correlation_GG
+
+
+@pytest.mark.parametrize("change", [-1.5, 1.5])
+def test_effects_are_proportional_to_covariances_of_control_cells(change):
+    adata, network_truth = simulated_screen(**MODULES, n_control=4000, cells_per_condition=2, target_effect=change)
+    correlation_GG = control_correlations(adata)
+    agreement = []
+    for gene, effect_G in zip(network_truth.perturbed, network_truth.gene_effect_PG, strict=True):
+        column = network_truth.genes.index(gene)
+        rest = np.arange(len(network_truth.genes)) != column
+        agreement.append(np.corrcoef(correlation_GG[column][rest], effect_G[rest])[0, 1])
+    assert np.sign(change) * np.mean(agreement) > 0.7
+
+
+def test_s_d_of_genes_over_cells():
+    options = {"library_sd": 0.0, "dispersion": 0.0, "counts_per_gene": 1000.0, "baseline_sd": 0.0}
+    sizes = {"n_genes": 200, "n_singles": 0, "n_pairs": 0, "n_control": 2000, "n_batches": 1}
+    adata, _ = simulated_screen(**sizes, **options, n_modules=20, cell_sd=0.4)
+    log_NG = np.log(adata.layers["counts"].toarray())
+    assert log_NG.std(axis=0).mean() == pytest.approx(0.4, rel=0.1)
+
+
+SIZES = {"n_genes": 120, "n_singles": 10, "n_pairs": 20, "n_triples": 10}
+
+
+def truth_with(kind: str, **options) -> SimulatedTruth:
+    return Simulation(SimulationOptions(**SIZES | options, interaction_kinds=kind)).truth
+
+
+def single_effects(truth: SimulatedTruth, condition) -> np.ndarray:
+    """(members, G) effects on genes that the condition does not perturb."""
+    row = {gene: i for i, gene in enumerate(truth.perturbed)}
+    return truth.gene_effect_PG[[row[gene] for gene in condition.genes]][:, others(truth, condition)]
+
+
+def others(truth: SimulatedTruth, condition) -> np.ndarray:
+    return np.array([gene not in condition.genes for gene in truth.genes])
+
+
+@pytest.mark.parametrize("kind", ["masking", "saturating", "products", "synergy-suppression"])
+def test_share_of_the_kind_and_additive_rest(kind):
+    truth = truth_with(kind, interaction_share=0.6, interaction_size=0.5)
+    kinds, names = list(truth.interactions.values()), kind.split("-")
+    assert [kinds.count(name) for name in ("additive", *names)] == [12, *(18 // len(names) for _ in names)]
+    factor = {"additive": 1.0, "synergy": 1.5, "suppression": 1 / 1.5}
+    for condition, name in truth.interactions.items():
+        if name in factor:
+            total_G = factor[name] * single_effects(truth, condition).sum(axis=0)
+            effect_G = truth.effect_CG[truth.index(condition)][others(truth, condition)]
+            np.testing.assert_allclose(effect_G, total_G, atol=1e-12)
+
+
+def test_masking_shows_the_strongest_gene_alone():
+    truth = truth_with("masking", interaction_share=1.0)
+    row = {gene: i for i, gene in enumerate(truth.perturbed)}
+    column = {gene: i for i, gene in enumerate(truth.genes)}
+    spread_PG = truth.gene_effect_PG.copy()
+    spread_PG[np.arange(10), [column[gene] for gene in truth.perturbed]] = 0
+    strength_P = np.linalg.norm(spread_PG, axis=1)
+    for condition in truth.interactions:
+        strongest = max(condition.genes, key=lambda gene: strength_P[row[gene]])
+        effect_G = truth.effect_CG[truth.index(condition)][others(truth, condition)]
+        np.testing.assert_allclose(effect_G, spread_PG[row[strongest]][others(truth, condition)])
+
+
+def test_saturating_effects_level_off():
+    options = {"interaction_share": 1.0, "interaction_size": 2.0, "effect_size": 0.8}
+    truth = truth_with("saturating", **options)
+    plain = truth_with("masking", **options)
+    for condition in truth.conditions[1:]:
+        effect_G = truth.effect_CG[truth.index(condition)][others(truth, condition)]
+        total_G = single_effects(plain, condition).sum(axis=0)
+        np.testing.assert_allclose(effect_G, 0.4 * np.tanh(total_G / 0.4), atol=1e-12)
+    without = truth_with("saturating", interaction_share=1.0, interaction_size=0.0)
+    for condition in without.interactions:
+        effect_G = without.effect_CG[without.index(condition)][others(without, condition)]
+        np.testing.assert_allclose(effect_G, single_effects(without, condition).sum(axis=0), atol=1e-12)
+
+
+def test_products_are_no_sums_and_have_few_directions():
+    truth = truth_with("products", interaction_share=1.0, n_pairs=40, n_triples=0, target_effect=0.0)
+    rows = [truth.index(pair) for pair in truth.interactions]
+    effect_CG = truth.effect_CG[rows]
+    assert np.linalg.matrix_rank(effect_CG) == 2
+    # two scores of each gene explain every pair; a sum over genes explains little
+    members_CP = np.array([[gene in pair.genes for gene in truth.perturbed] for pair in truth.interactions], float)
+    fitted_CG = members_CP @ np.linalg.lstsq(members_CP, effect_CG, rcond=None)[0]
+    assert ((effect_CG - fitted_CG) ** 2).sum() > 0.5 * (effect_CG**2).sum()
+    larger = truth_with(
+        "products", interaction_share=1.0, n_pairs=40, n_triples=0, interaction_size=1.6, target_effect=0.0
+    )
+    np.testing.assert_allclose(larger.effect_CG[rows], 2 * effect_CG)
