@@ -208,7 +208,7 @@ def test_a_column_of_labels_in_the_users_own_spelling(
     adata.obs[column] = [sign.join(names) or control for names in genes]
     del adata.obs["condition"]
     adata.write_h5ad(tmp_path / "own.h5ad")
-    work = ["--work-dir", tmp_path / "work"]
+    work = ["--work-dir", tmp_path / "work", "--no-default-pert-graph"]
     spelling = ["--condition-key", column, "--ctrl-label", control, "--sep", sign]
     folder = called(capsys, "prepare", tmp_path / "own.h5ad", *work, *spelling)["folder"]
     called(capsys, "train", folder, *work, "--save-path", tmp_path / "model", "--device", "cpu", "--epochs", 0)

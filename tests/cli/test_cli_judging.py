@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from test_cli import refused
+
 from gears.cli import main
 
 
@@ -87,20 +89,13 @@ def test_compare_trains_gears(small_model, small_data, tmp_path, capsys, without
 
 
 def test_bad_calls_are_one_line(small_model, small_data, tmp_path, capsys):
-    def refused(*arguments: object) -> str:
-        assert main(list(map(str, arguments))) == 2
-        shown = capsys.readouterr()
-        assert shown.out == ""
-        return shown.err.splitlines()[-1]
-
-    screen = small_data.dataset_path
-    assert "no file or folder" in refused("compare", tmp_path / "none.h5ad")
-    assert "did you mean 'moments'" in refused("compare", screen, "--gears", "moment")
-    assert "did you mean 'additive'" in refused("compare", screen, "--baselines", "aditive")
-    assert "no saved model" in refused("evaluate", tmp_path, screen)
-    assert "--folds is 1; expected" in refused("compare", screen, "--folds", 1)
-    assert "lacks the columns" in refused("report", _csv(tmp_path), tmp_path / "out")
-    assert "no file" in refused("report", tmp_path / "none.csv", tmp_path)
+    assert "no file or folder" in refused(capsys, "compare", tmp_path / "none.h5ad")
+    assert "did you mean 'moments'" in refused(capsys, "compare", small_data.dataset_path, "--gears", "moment")
+    assert "did you mean 'additive'" in refused(capsys, "compare", small_data.dataset_path, "--baselines", "aditive")
+    assert "no saved model" in refused(capsys, "evaluate", tmp_path, small_data.dataset_path)
+    assert "--folds is 1; expected" in refused(capsys, "compare", small_data.dataset_path, "--folds", 1)
+    assert "lacks the columns" in refused(capsys, "report", _csv(tmp_path), tmp_path / "out")
+    assert "no file" in refused(capsys, "report", tmp_path / "none.csv", tmp_path)
     assert not (tmp_path / "out").exists()
 
 
