@@ -165,13 +165,12 @@ def result(
         rng, n = np.random.default_rng(0), len(total)
         drawn = np.array([fall(total.iloc[rng.integers(0, n, n)]) for _ in range(2000)])
         low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+        of_pairs = {"stated": total["stated"], "found": 1 - total["after"] / total["before"]}
+        shares = zip(of_pairs.items(), fall(total), low, high, strict=True)
         rows = [
-            {"of the squared error": name, "share": share, "low": low[i], "high": high[i],
-             "median of pairs": of_pairs.median(), "pairs": n}
-            for i, (name, share, of_pairs) in enumerate(
-                zip(("stated", "found"), fall(total), (total["stated"], 1 - total["after"] / total["before"]), strict=True)
-            )
-        ]  # fmt: skip
-        lines += ["## Gain of measuring a gene for the prediction of a pair", "", *table(rows), ""]
+            {"of the squared error": name, "share": share, "low": least, "high": most, "median of pairs": each.median()}
+            for (name, each), share, least, most in shares
+        ]
+        lines += [f"## Gain of measuring a gene for the prediction of a pair, {n} pairs", "", *table(rows), ""]
     record = settings | {"changed": changed, "near": near, "gains": gains}
     return Result("What predictions rest on", lines, record, {"_changed.png": figure(bins)})
