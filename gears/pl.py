@@ -28,6 +28,7 @@ import pandas as pd
 
 from gears import plotting
 from gears.conditions import Condition, check_one_change
+from gears.core._intervals import sd_factor_at
 from gears.core._messages import count
 from gears.data.screen._prepared import PreparedScreen
 from gears.design._interactions import interactions_table
@@ -220,8 +221,8 @@ def prediction_figure(model: AnyModel, /, conditions: Queries = None) -> Call:
 def volcano(model: AnyModel, /, condition: Query) -> Call:
     """Predicted change of every gene against its p value.
 
-    Where the screen measured the condition, p is that of Welch's test of its cells; else that of no change by the
-    standard deviation of the prediction.
+    Where the screen measured the condition, p is that of Welch's test of its cells; else 1 - p is the level at which
+    the prediction's interval ends at no change.
     """
     gears, predictions = _predicted(model, condition)
     delta_UG, sd_UG, name = predictions.delta_UG, predictions.sd_change, predictions.conditions[0].name
@@ -234,6 +235,9 @@ def volcano(model: AnyModel, /, condition: Query) -> Call:
         )
         raise ValueError(msg)
     else:
+        if predictions.width_UL is not None:  # errors of predictions have longer tails than a Gaussian
+            size_UG = np.divide(np.abs(delta_UG), sd_UG, out=np.zeros_like(delta_UG), where=sd_UG > 0)
+            sd_UG = sd_UG * sd_factor_at(size_UG, predictions.width_UL)
         p_UG, evidence = plotting.spread_p_values(delta_UG, sd_UG), "p of the prediction"
     return (delta_UG[0], p_UG[0], predictions.gene_names), {"title": f"{name}: predicted change", "evidence": evidence}
 

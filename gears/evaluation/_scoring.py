@@ -416,7 +416,7 @@ def predict_baseline(baseline: Baseline, settings: Sequence[Setting], name: str)
 NO_PREDICTION, NO_TRAINING, NOT_ASKED = "no finite prediction", "no training condition", "not asked"
 ONE_CELL, NO_CHANGED, NO_HIT = "one cell", "no changed gene", "not among the largest effects"
 CONSTANT, OTHER = "constant prediction", "undefined"
-_OF_CHANGED = ("direction_changed", "hit_recall", "average_precision_changed", "relative_error", "de_")
+_OF_CHANGED = ("direction_changed", "hit_recall", "average_precision", "relative_error", "de_")
 _RATE = 0.05  # of false discoveries, as in gears.evaluation.metrics.differential
 _OF_REFERENCE = ("_ref", "relative_error", "amplitude_slope")
 

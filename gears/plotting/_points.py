@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from scipy import special
-from scipy.stats import rankdata
 
 from gears.conditions import Condition
 from gears.core._messages import count
@@ -208,8 +207,8 @@ def volcano(
     _style.legend_below(ax, columns=2)
     if names is not None and passed.any():
         genes = np.flatnonzero(passed)
-        rank = np.minimum(*(rankdata(-values[genes], "ordinal") for values in (height, np.abs(delta))))
-        order = genes[np.argsort(rank, kind="stable")][:n_labels]
+        first = [np.argsort(-values[genes], kind="stable") for values in (height, np.abs(delta))]
+        order = genes[pd.unique(np.stack(first, axis=1).ravel())][:n_labels]  # in turn: the highest, the largest
         across = np.linspace(*ax.get_xlim(), 100)  # no name on the dashed line
         x, y = np.append(delta, across), np.append(height, np.full(100, height[genes].min()))
         _style.name_near(ax, x, y, [(int(gene), names[gene]) for gene in order])

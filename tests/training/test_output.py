@@ -38,7 +38,7 @@ def test_a_default_training_prints_eight_lines_and_a_table_of_twelve(adata, with
     assert len(table) <= 12
     assert max(map(len, lines + table)) <= 80
     assert len(set(lines + table)) == len(lines + table)
-    assert [line.split()[0] for line in table[1:7]] == list(DECISIVE)
+    assert [line.split()[0] for line in table[1 : 1 + len(DECISIVE)]] == list(DECISIVE)
     assert "condition" in lines[-1]  # the verdict
     assert str(result).splitlines()[: len(table) + 1] == [lines[-1], *table]
 
