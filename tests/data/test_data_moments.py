@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from anndata import AnnData
+from driving import pert_data_of
 from scipy import sparse
 
 from gears.data._published import published_uns
@@ -67,8 +68,9 @@ def direct(dense: np.ndarray, ids: np.ndarray, n_conditions: int) -> dict[str, n
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_moments_of_hard_genes_are_exact(seed, tmp_path, monkeypatch):
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("seed", range(2))
+def test_moments_of_hard_genes_are_exact(seed, merged, tmp_path, monkeypatch):
     """Sparse, near-constant, constant and negative genes; conditions of 1, 2 and many cells; blocks of some cells."""
     monkeypatch.setattr("gears.data.reading._blocks.BLOCK_VALUES", 60)
     rng = np.random.default_rng(seed)
@@ -80,11 +82,14 @@ def test_moments_of_hard_genes_are_exact(seed, tmp_path, monkeypatch):
     dense[:, 3] = np.where(rng.random(len(ids)) < 0.5, np.nextafter(np.float32(3), np.float32(4)), 3)
     dense[:, 4], dense[:, 5] = rng.integers(0, 4, len(ids)), rng.standard_normal(len(ids))
     dense = dense.astype(np.float32)
-    obs = pd.DataFrame({"condition": np.array(["ctrl", "A+ctrl", "B+ctrl", "C+ctrl"])[ids], "cell_type": "a"})
-    adata = AnnData(sparse.csr_matrix(dense), obs=obs, var=pd.DataFrame({"gene_name": list("ABCDEFG")}))
-    adata.obs_names, adata.var_names = adata.obs_names.astype(str), adata.var_names.astype(str)
-    screen = prepare_screen(adata, tmp_path / "hard", skip_calc_de=True, scale="scaled")
-    order = [screen.id_of(label) for label in ("ctrl", "A+ctrl", "B+ctrl", "C+ctrl")]
+    labels = np.array(["ctrl", "A+ctrl", "B+ctrl", "C+ctrl"])
+    obs = pd.DataFrame({"condition": labels[ids], "cell_type": "a"}, index=[f"c{i}" for i in range(len(ids))])
+    adata = AnnData(
+        sparse.csr_matrix(dense), obs=obs, var=pd.DataFrame({"gene_name": list("ABCDEFG")}, list("ABCDEFG"))
+    )
+    how = {"skip_calc_de": True, "scale": "scaled"} | ({"moments": tmp_path / "hard.moments.h5ad"} if merged else {})
+    screen = pert_data_of(tmp_path / "work", adata, "hard", **how).screen
+    order = [screen.id_of(label) for label in labels]
     expected = direct(dense, ids, 4)
     scale = np.abs(expected["mean"]) + np.sqrt(expected["m2"])
     for name, power in (("mean", 1), ("m2", 2), ("m3", 3), ("m4", 4)):
