@@ -38,7 +38,7 @@ def test_evaluate_prints_the_table_and_writes_the_report(small_model, small_data
 def test_decisive_metrics_come_first_and_all_on_request(small_model, small_data, capsys):
     words = ["compare", small_data.dataset_path, "--baselines", "additive", "train_mean", "--n-split-half", 0]
     few, every = called(capsys, *words), called(capsys, *words, "--all-metrics")
-    assert "\n11 further metrics: --all-metrics\n" in few
+    assert "\n10 further metrics: --all-metrics\n" in few
     assert "top20_de" not in few
     assert "top20_de" in every
     assert "--all-metrics" not in every

@@ -15,7 +15,7 @@ from anndata.io import write_elem
 from scipy import io, sparse
 
 from gears.data import PreparedScreen, add_guides, open_screen
-from gears.data.reading import _open as open
+from gears.data.reading import _open as reading
 from gears.data.reading._matrix import layers_of
 from gears.data.screen.prepare import LoadCall, locate_screen, obtain_screen, prepare_screen
 from gears.pertdata import PertData
@@ -337,8 +337,8 @@ def toy_file(toy_adata, tmp_path):
 @pytest.mark.parametrize(("form", "most_in_memory"), [("csr", None), ("csr", 0), ("dense", 0), ("csc", 0)])
 def test_a_file_gives_the_screen_of_its_object(form, most_in_memory, toy_file, toy_screen, tmp_path, monkeypatch):
     if most_in_memory is not None:
-        monkeypatch.setattr(open, "MOST_IN_MEMORY", most_in_memory)
-        monkeypatch.setattr(open, "CHUNK_VALUES", 300)
+        monkeypatch.setattr(reading, "MOST_IN_MEMORY", most_in_memory)
+        monkeypatch.setattr(reading, "CHUNK_VALUES", 300)
     adata = anndata.read_h5ad(toy_file)
     adata.X = {"csr": adata.X, "dense": adata.X.toarray(), "csc": adata.X.tocsc()}[form]
     adata.write_h5ad(toy_file)
@@ -355,14 +355,14 @@ def test_a_file_gives_the_screen_of_its_object(form, most_in_memory, toy_file, t
 
 
 def test_what_is_read_of_a_file(toy_file, tmp_path, monkeypatch):
-    monkeypatch.setattr(open, "CELLS_OF_OTHERS", 3)
-    adata = open.open_lean(toy_file, None, tmp_path)
+    monkeypatch.setattr(reading, "CELLS_OF_OTHERS", 3)
+    adata = reading.open_lean(toy_file, None, tmp_path)
     assert np.flatnonzero(np.diff(adata.X.indptr)).max() > 200
     assert list(layers_of(adata)) == ["counts"]
     assert np.flatnonzero(np.diff(adata.layers["counts"].indptr)).tolist() == [0, 1, 2]
     assert not adata.obsm
-    monkeypatch.setattr(open, "MOST_IN_MEMORY", 0)
-    adata = open.open_lean(toy_file, "counts", tmp_path)
+    monkeypatch.setattr(reading, "MOST_IN_MEMORY", 0)
+    adata = reading.open_lean(toy_file, "counts", tmp_path)
     assert adata.layers["counts"].nnz > adata.X.nnz == 0
     assert not adata.layers["counts"].data.flags.writeable  # the mapped file itself, no copy
     assert [place.name for place in tmp_path.iterdir()] == ["toy.h5ad"]

@@ -126,7 +126,7 @@ def test_counts_are_negative_binomial():
 )
 def test_truth_is_the_expected_expression(extra):
     """Means over thousands of cells agree with the truth within their standard errors."""
-    sizes = {"n_genes": 200, "n_singles": 3, "n_pairs": 1, "cells_per_condition": 3000, "n_control": 3000}
+    sizes = {"n_genes": 200, "n_singles": 3, "n_pairs": 1, "cells_per_condition": 6000, "n_control": 6000}
     share = {} if "network_degree" in extra else {"interaction_share": 1.0}
     adata, truth = simulated_screen(**sizes, **share, **extra)
     X = dense(adata)
