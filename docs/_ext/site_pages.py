@@ -47,10 +47,9 @@ def _output(output: dict[str, Any], pages: Path, picture: str) -> str:
     if "image/png" in data:
         (pages / picture).write_bytes(base64.b64decode(data["image/png"]))
         return f"![output]({picture})"
-    if "text/html" in data:
-        table = re.search(r"<table.*</table>", data["text/html"], flags=re.DOTALL)
-        if table:
-            return f'```{{raw}} html\n<div class="output">{table.group(0)}</div>\n```'
+    if "<table" in data.get("text/html", ""):
+        shown = re.findall(r"<p>.*?</p>|<table.*?</table>", data["text/html"], flags=re.DOTALL)
+        return f'```{{raw}} html\n<div class="output">{"".join(shown)}</div>\n```'
     return _literal(data.get("text/plain", ""))
 
 

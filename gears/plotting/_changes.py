@@ -387,10 +387,12 @@ def evidence(table: pd.DataFrame, *, title: str = "", ax: Axes | None = None) ->
         known = rows["without"].notna().to_numpy()
         lost = -100 * rows["without"].to_numpy()[known]
         ax.plot(lost, place[known], "D", color=ORANGE, markersize=4, label="lost without the condition")
-    columns = (rows[name].astype(str) for name in ("part", "condition", "similarity"))
+    links = rows["similarity"].astype(str)
+    if "group" in rows:
+        links = links.mask((rows["part"] == "others") & (links != ""), rows["group"].astype(str))
     names = [
-        f"{condition} ({similarity})" if similarity else condition or part
-        for part, condition, similarity in zip(*columns, strict=True)
+        f"{condition} ({link})" if link else condition or part
+        for part, condition, link in zip(rows["part"], rows["condition"].astype(str), links, strict=True)
     ]
     ax.set_yticks(place, names, fontsize=FONT)
     ax.axvline(0, color="black", linewidth=0.8)
