@@ -73,8 +73,18 @@ def copy_results(results: Path, pages: Path) -> None:
         )
 
 
+def mark_notebooks(app: Any, env: Any) -> None:
+    """Name notebooks as such in the sidebar and in links."""
+    from docutils import nodes
+
+    for page, title in env.titles.items():
+        if page.startswith("notebooks/") and not title.astext().startswith("Notebook: "):
+            title.insert(0, nodes.Text("Notebook: "))
+
+
 def setup(app: Any) -> dict[str, Any]:
     """Write the pages before Sphinx looks for sources."""
+    app.connect("env-updated", mark_notebooks)
     root = Path(app.srcdir)
     write_pages(root.parent / "notebooks", root / "notebooks")
     copy_results(root.parent / "benchmarks" / "results", root / "results")
