@@ -92,7 +92,7 @@ def report_figures(results: Results, profiles: Profiles | None) -> dict[str, tup
         profiles.gene_names,
         rows=list(chosen),
         titles=[f"{label} of {n_all}: {names[row]}" if label else names[row] for row, label in chosen.items()],
-        sd_UG=profiles.sd_UG,
+        sd=profiles.sd_UG,
     )
     figures["conditions"] = (figure, f"{text}.")
     for number, row in enumerate(chosen):
@@ -178,8 +178,8 @@ def top_de_figure(truth: Truth, predictions: Mapping[str, np.ndarray], row: int,
         truth.delta_UG[row],
         {name: values_UG[row] - truth.control_mean_G for name, values_UG in drawn},
         gene_names,
-        cells_delta_NG=cells,
-        standard_error_G=truth.std_UG[row] / np.sqrt(max(int(truth.n_cells_U[row]), 1)),
+        cells_delta=cells,
+        standard_error=truth.std_UG[row] / np.sqrt(max(int(truth.n_cells_U[row]), 1)),
         title=f"{condition.name} ({int(truth.n_cells_U[row])} cells)",
     )
     return figure_of(ax)

@@ -212,7 +212,8 @@ def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> l
     remedy = f"pass ctrl_label={spelled} if they are controls, {_as_genes(tokens)} if they are genes"
     findings += check("maybe-control", tokens, what, remedy, "warning", n=n)
     n, whole = n_cells(unknown), sorted({label for labels_ in unknown.values() for label in labels_})
-    what = f"{count(len(whole), 'label')} ({count(n, 'cell')}) {agreeing(len(whole), 'names', 'name')} no gene: {shorten(map(repr, whole))}"
+    names = agreeing(len(whole), "names", "name")
+    what = f"{count(len(whole), 'label')} ({count(n, 'cell')}) {names} no gene: {shorten(map(repr, whole))}"
     remedy = (
         f"these cells are no controls: exclude them with drop_labels={whole[:5]}, or pass "
         f"as_genes={sorted(unknown)[:5]} if genes have these names"
