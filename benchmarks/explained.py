@@ -126,14 +126,15 @@ def figure(bins: dict[str, list[pd.DataFrame]]) -> bytes:
     n_rows = -(-len(bins) // 3)
     drawn = new_figure(9, 3 * n_rows)
     axes = drawn.subplots(n_rows, 3, squeeze=False)
-    for ax in axes.ravel()[len(bins) :]:
-        ax.set_axis_off()
     for ax, (name, found) in zip(axes.ravel(), bins.items(), strict=False):
         rows = counted_bins(pd.concat(found)).rename(columns={"p": "expected", "is": "observed"})
-        rate_calibration(rows.assign(readout=name), title=name, ax=ax)
+        rate_calibration(rows.assign(readout="measured"), title=name, ax=ax)
         ax.set(xlabel="probability of a change", ylabel="share that changes")
         if ax.get_legend() is not None:
             ax.get_legend().remove()
+    for ax in axes.ravel()[len(bins) :]:
+        ax.set_axis_off()
+        ax.legend(*axes[0, 0].get_legend_handles_labels(), loc="center", fontsize=8, frameon=False)
     return image_bytes(drawn)
 
 

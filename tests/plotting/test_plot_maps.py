@@ -46,7 +46,7 @@ def test_what_falls_has_a_minus(names, conditions, delta_UG):
 
 
 def test_wrong_heat_maps_are_refused(names, conditions, delta_UG):
-    with pytest.raises(ValueError, match=r"delta_UG has shape \(5, 12\); expected one row for each of 4"):
+    with pytest.raises(ValueError, match=r"delta has shape \(5, 12\); expected one row for each of 4"):
         delta_heat_map(delta_UG, conditions[:4], names)
     with pytest.raises(ValueError, match="11 gene names for 12 genes"):
         delta_heat_map(delta_UG, conditions, names[:11])
