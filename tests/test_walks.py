@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import matplotlib
-
 WALKS = Path(__file__).parents[1] / "tools" / "walks.py"
 MOST: dict[str, tuple[int, int | None]] = {
     "label to loss": (79, 966),
@@ -19,8 +17,7 @@ MOST: dict[str, tuple[int, int | None]] = {
 
 def test_walks_do_not_get_longer(tmp_path: Path) -> None:
     """In a process and a home of its own: what a cache holds is a function that does not run."""
-    fonts = {"MPLCONFIGDIR": matplotlib.get_cachedir()}  # else their list is made again
-    environment = os.environ | {"HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""} | fonts
+    environment = os.environ | {"HOME": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, str(WALKS)]
     output = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in output.splitlines()[2:]]
