@@ -57,7 +57,7 @@ if __name__ == "__main__":
 """
 
 
-def test_ranks_of_a_launched_process(monkeypatch) -> None:
+def test_ranks_and_device_of_a_launched_process(monkeypatch, caplog) -> None:
     values = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     for name in (*values, "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
@@ -66,24 +66,18 @@ def test_ranks_of_a_launched_process(monkeypatch) -> None:
         monkeypatch.setenv(name, value)
     assert Ranks.read() is None
     monkeypatch.setenv("MASTER_ADDR", "h")
-    assert Ranks.read() == Ranks(3, 1, 4, 2)
-
-
-def test_own_device() -> None:
-    place = Ranks(3, 1, 4, 2)
-    assert own_device(place, None, None, None, visible=2) == "cuda:1"
-    assert own_device(place, 4, [5, 7], None, visible=8) == "cuda:7"
-    assert own_device(place, 2, None, "cpu", visible=8) == "cpu"
-    assert own_device(place, None, None, None, visible=0) == "cpu"
-    with pytest.raises(
-        ValueError, match=r"n_gpus=3, but the launcher started 4 process\(es\) \(WORLD_SIZE\), 2 of them"
-    ):
+    place = Ranks.read()
+    assert place == Ranks(3, 1, 4, 2)
+    for given, visible, device in (
+        ((None, None, None), 2, "cuda:1"), ((4, [5, 7], None), 8, "cuda:7"), ((2, None, "cpu"), 8, "cpu"),
+        ((None, None, None), 0, "cpu"),
+    ):  # fmt: skip
+        assert own_device(place, *given, visible=visible) == device
+    words = r"n_gpus=3, but the launcher started 4 process\(es\) \(WORLD_SIZE\), 2 of them"
+    with pytest.raises(ValueError, match=words):
         own_device(place, 3, None, None, visible=8)
     with pytest.raises(ValueError, match="only 1 GPU"):
         own_device(place, None, None, None, visible=1)
-
-
-def test_one_mps_device_is_not_shared(monkeypatch, caplog) -> None:
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
     with caplog.at_level("WARNING", logger="gears"):
         assert own_device(Ranks(0, 0, 2, 2), None, None, None, visible=0) == "cpu"

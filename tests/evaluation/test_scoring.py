@@ -184,13 +184,27 @@ def test_all_methods_are_fitted_to_the_same_conditions(data, refitted, monkeypat
         assert table.loc[rows, "value"].isna().all()
 
 
-def test_methods_fitted_to_other_conditions_are_named():
+def test_the_notes_name_methods_fitted_otherwise_and_subgroups_named_otherwise():
     both = [{"train": 24, "val": 4}]
     counts = {"gears": both, "mine": [{"train": 24}], "additive": both}
     assert fitted_line(counts) == (
         "gears, additive fitted to 24 training and 4 validation conditions; mine fitted to 24 training conditions"
     )
     assert fitted_line({"a": [{"train": 1}]}) == "a fitted to 1 training condition"
+    parts = {"train": ("ctrl", "A+ctrl"), "val": ("B+ctrl",), "test": ("A+B", "C+ctrl")}
+    published = {"test_subgroup": {"combo_seen2": ["A+B"], "unseen_single": ["C+ctrl"]}}
+    split = Split("simulation", 1, {}, parts, published)
+    conditions, fitted = split.conditions("test"), [Condition.parse("A+ctrl")]
+    assert subgroup_line(split, "test", conditions, fitted) == (
+        "1 of 2 subgroup labels differ from the split file's (docs/screens.md), such as A+B combo_seen1, "
+        "there combo_seen2"
+    )
+    assert subgroup_line(split, "test", conditions, [*fitted, Condition.parse("B+ctrl")]) is None
+    fitted = [Condition.parse(label) for label in ("A+ctrl", "B+C")]
+    conditions = [Condition.parse(c) for c in ("B+ctrl", "D+ctrl", "A+B", "A+D", "D+E", "A+B+D", "ctrl")]
+    assert subgroup_names(conditions, fitted) == [
+        "seen_single", "unseen_single", "combo_seen2", "combo_seen1", "combo_seen0", "combo_seen2_of_3", "ctrl",
+    ]  # fmt: skip
 
 
 def test_subgroups_count_genes_of_the_fitted_conditions(data):
@@ -213,23 +227,3 @@ def test_subgroups_count_genes_of_the_fitted_conditions(data):
             for condition in model.parts.fitted_conditions()
         ]
         assert not any(known)  # no test condition is among them
-
-
-def test_the_table_says_where_the_split_file_names_subgroups_otherwise():
-    parts = {"train": ("ctrl", "A+ctrl"), "val": ("B+ctrl",), "test": ("A+B", "C+ctrl")}
-    published = {"test_subgroup": {"combo_seen2": ["A+B"], "unseen_single": ["C+ctrl"]}}
-    split = Split("simulation", 1, {}, parts, published)
-    conditions, fitted = split.conditions("test"), [Condition.parse("A+ctrl")]
-    assert subgroup_line(split, "test", conditions, fitted) == (
-        "1 of 2 subgroup labels differ from the split file's (docs/screens.md), such as A+B combo_seen1, "
-        "there combo_seen2"
-    )
-    assert subgroup_line(split, "test", conditions, [*fitted, Condition.parse("B+ctrl")]) is None
-
-
-def test_one_function_names_subgroups_of_any_number_of_genes():
-    fitted = [Condition.parse(label) for label in ("A+ctrl", "B+C")]
-    conditions = [Condition.parse(c) for c in ("B+ctrl", "D+ctrl", "A+B", "A+D", "D+E", "A+B+D", "ctrl")]
-    assert subgroup_names(conditions, fitted) == [
-        "seen_single", "unseen_single", "combo_seen2", "combo_seen1", "combo_seen0", "combo_seen2_of_3", "ctrl",
-    ]  # fmt: skip

@@ -37,16 +37,12 @@ def test_variances_of_the_wrong_size_are_seen(factor, at_95):
     assert judged.nll > calibration(*noise()).nll if factor > 1 else judged.observed(0.5) > 0.8
 
 
-def test_variances_that_say_nothing_have_no_rank_correlation():
+def test_variances_that_say_nothing_and_noise_of_the_true_values():
     mean, variance, true = noise()
     shuffled = calibration(mean, np.random.default_rng(1).permutation(variance), true)
     assert abs(shuffled.rank_correlation) < 0.02
     assert shuffled.nll > calibration(mean, variance, true).nll
     assert math.isnan(calibration(mean, np.ones_like(mean), true).rank_correlation)
-
-
-def test_noise_of_the_true_values_is_added():
-    mean, variance, true = noise()
     measured = true + np.random.default_rng(2).normal(0, 0.5, len(true))
     assert calibration(mean, variance, measured).standardised > 1.3
     assert calibration(mean, variance, measured, true_variance=0.25).standardised == pytest.approx(1, abs=0.02)

@@ -46,7 +46,7 @@ def test_what_is_known_of_conditions_genes_and_model(adata, model):
     json.dumps(told)
 
 
-def test_scanpy_takes_them_as_they_are(adata):
+def test_scanpy_takes_them_and_they_join_the_means_of_the_screen_by_gene(adata, model):
     import scanpy as sc
 
     sc.pp.pca(adata, n_comps=2, layer="delta", svd_solver="full")
@@ -56,12 +56,6 @@ def test_scanpy_takes_them_as_they_are(adata):
     np.testing.assert_allclose(groups.layers["mean"][row], adata.layers["delta"][[1, 4]].mean(axis=0))
     frame = sc.get.obs_df(adata, keys=["subgroup", "GX05"], layer="delta")
     assert frame.loc["GX00+GX07", "subgroup"] == "combo_seen1"
-
-
-def test_they_join_the_means_of_the_screen_by_gene(adata, model):
-    """Whatever the order of the genes: anndata aligns by name."""
-    import scanpy as sc
-
     screen = model.pert_data.adata
     truth = sc.get.aggregate(screen, by="condition", func="mean")
     truth.X = truth.layers["mean"]
