@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from design_models import trained
+from small_models import trained_on
 
 from gears import GEARS
 from gears.conditions import Condition
@@ -174,7 +174,7 @@ def test_bad_arguments_are_errors_with_the_remedy(model, arguments, message):
 
 
 def test_a_model_without_standard_deviations_is_an_error_with_the_remedy(model, pert_data):
-    alone = [trained(pert_data, seed, prior=None, steps=1, epochs=None) for seed in (1, 2)]
+    alone = [trained_on(pert_data, seed, prior=None, steps=1, epochs=None) for seed in (1, 2)]
     with pytest.raises(ValueError, match=re.escape('train one with a prior, train(prior="auto"), or give an Ensemble')):
         suggest(alone[0])
     ensemble = Ensemble(alone)

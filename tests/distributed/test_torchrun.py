@@ -15,8 +15,9 @@ import pytest
 import torch
 from anndata import AnnData
 from driving import free_port
+from small_models import network_of
 
-from gears import GEARS, PertData
+from gears import PertData
 from gears.distributed._devices import own_device
 from gears.distributed._world import Ranks
 
@@ -170,8 +171,7 @@ def trained_alone(screens: Path) -> dict[str, torch.Tensor]:
     data = PertData(screens, default_pert_graph=False)
     data.load("small")
     data.prepare_split("simulation", seed=1)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
+    model = network_of(data)
     options = {"epochs": 2, "objective": "cells", "batch_size": 24, "dtype": "float64"}
     model.train(**options, evaluate_test=False, verbose=False)
     return model.best_model.state_dict()

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from small_models import network_of
 
 from gears import GEARS, PertData
 from gears.data.screen._statistics import PAIRED, STATISTICS
@@ -28,8 +29,7 @@ def pert_data(tmp_path, divided, toy_go):
 
 
 def trained(data: PertData, **options) -> GEARS:
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
+    model = network_of(data)
     model.train(**{"epochs": 1, "verbose": False, "evaluate_test": False} | options)
     return model
 

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 from scipy.stats import spearmanr
+from small_models import network_of
 
-from gears import GEARS, PertData
+from gears import PertData
 from gears.conditions import Condition
 from gears.evaluation.interactions import (
     SCORES,
@@ -146,9 +147,7 @@ def test_kinds_are_found_from_the_cells_and_ranked(known, tmp_path):
 
 @pytest.fixture(scope="module")
 def model(small_data):
-    made = GEARS(small_data, device="cpu")
-    made.model_initialize(hidden_size=8)
-    return made
+    return network_of(small_data)
 
 
 def test_gi_predict_uses_all_genes_and_gives_what_the_predictions_say(model, tmp_path):

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from anndata import AnnData
 from scipy import sparse
+from small_models import network_of
 
 from gears import GEARS, PertData
 from gears.conditions import Condition
@@ -61,12 +62,6 @@ def data(tmp_path, lines, toy_adata, toy_go):
     return make
 
 
-def untrained(pert_data: PertData, **network: Any) -> GEARS:
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=8, **network)
-    return model
-
-
 class Predicting:
     """A method of a comparison that predicts what a model does."""
 
@@ -86,7 +81,7 @@ class Predicting:
 )
 def test_evaluate_and_compare_give_the_same_table(data, screen, shares, masked):
     pert_data = data(screen, **({} if shares is None else {"control_shares": shares}))
-    model = untrained(pert_data, mask_target=masked)
+    model = network_of(pert_data, mask_target=masked)
     scores = SCORES | ({"baselines": FEW} if shares else {})
     evaluated = model.evaluate("test", **scores)
     for shown in (pert_data.screen, pert_data.whole_screen):
@@ -104,7 +99,7 @@ def test_evaluate_and_compare_give_the_same_table(data, screen, shares, masked):
 
 def test_true_changes_count_from_the_control_cells_of_the_part(data):
     pert_data = data("plain", control_shares=(0.6, 0.2, 0.2))
-    model = untrained(pert_data)
+    model = network_of(pert_data)
     table = model.evaluate("test", metrics=["pearson_delta"], n_split_half=0)
     whole = pert_data.whole_screen
     train, test = pert_data.screen.statistics.mean, pert_data.screen_of("test").statistics.mean
@@ -160,7 +155,7 @@ def test_all_methods_are_fitted_to_the_same_conditions(data, refitted, monkeypat
     parts = {part: [c for c in split.conditions(part) if not c.is_control] for part in ("train", "val")}
     expected = set(parts["train"]) | (set(parts["val"]) if refitted else set())
     assert parts["val"]
-    model = untrained(pert_data)
+    model = network_of(pert_data)
     model.parts = dataclasses.replace(model.parts, fitted_parts=("train", "val") if refitted else ("train",))
     recording = Recording()
     method = (Refitted if refitted else Predicting)(model)
@@ -209,7 +204,7 @@ def test_the_notes_name_methods_fitted_otherwise_and_subgroups_named_otherwise()
 
 def test_subgroups_count_genes_of_the_fitted_conditions(data):
     pert_data = data("plain")
-    model = untrained(pert_data)
+    model = network_of(pert_data)
     for fitted_parts in (("train",), ("train", "val")):
         model.parts = dataclasses.replace(model.parts, fitted_parts=fitted_parts)
         seen = {gene for condition in model.parts.fitted_conditions() for gene in condition.genes}

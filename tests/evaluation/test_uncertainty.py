@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
+from small_models import network_of
 
 from gears import GEARS, PertData
 from gears.evaluation.truth import ScreenCells
@@ -75,8 +76,7 @@ def data(tmp_path_factory):
 
 
 def trained(data: PertData, seed: int, steps: int, **network) -> GEARS:
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8, seed=seed, **network)
+    model = network_of(data, seed=seed, **network)
     model.train(steps=steps, objective="moments", prior=None, verbose=False, evaluate_test=False)
     return model
 

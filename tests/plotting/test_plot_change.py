@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
+from small_models import network_of
 
-from gears import GEARS, PertData
+from gears import PertData
 from gears.evaluation import Truth
 from gears.plotting import gene_changes, predicted_vs_true, prediction_figure, save_figure
 
@@ -135,9 +136,7 @@ def model(tmp_path_factory, toy_template, toy_go):
     data = PertData(tmp_path_factory.mktemp("plots"), default_pert_graph=False, gene2go=toy_go)
     data.new_data_process("toy", toy_template)
     data.prepare_split(split="simulation", seed=1)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    return model
+    return network_of(data)
 
 
 def test_the_published_figure_is_written_and_shown_on_request_and_in_a_notebook(model, monkeypatch, tmp_path):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from small_models import trained_on
 
 import gears
 from gears import GEARS, PertData, PerturbationModel, design, pl, plotting
@@ -190,9 +191,7 @@ def test_curves_are_those_of_the_last_training(model, parts, small_data):
     np.testing.assert_allclose(ax.lines[0].get_ydata(), values)
     ax = pl.training_curves({"one": model, "two": inner}, title="both")
     assert [line.get_label() for line in ax.lines] == ["one", "two"]
-    prior = GEARS(small_data, device="cpu")
-    prior.model_initialize(hidden_size=8)
-    prior.train(epochs=0, **QUIET)
+    prior = trained_on(small_data)
     with pytest.raises(ValueError, match="this training ran no epoch: there is no curve"):
         pl.training_curves(prior)
 
@@ -237,9 +236,7 @@ def test_a_condition_of_several_contexts_names_one(tmp_path, divided, toy_go):
     data = PertData(tmp_path, gene2go=toy_go)
     data.new_data_process("lines", divided, context_key="cell_type", batch_key=["batch"])
     data.prepare_split("simulation", seed=1)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    model.train(epochs=0, **QUIET)
+    model = trained_on(data)
     with pytest.raises(ValueError, match=r"GX00\+ctrl is predicted in 2 contexts .* 'GX00\+ctrl @ L1'$"):
         pl.volcano(model, "GX00")
     label = "GX00+GX01 @ L2"

@@ -7,6 +7,7 @@ import anndata
 import numpy as np
 import pytest
 from anndata import AnnData
+from small_models import trained_on
 
 from gears import GEARS, PertData, PerturbationModel, simulated_screen
 from gears.cli.main import main
@@ -24,10 +25,7 @@ def trained(folder: Path, adata: AnnData, split: str = "no_test", **options: str
     keys = {"context_key": "cell_type"} if adata.obs["cell_type"].nunique() > 1 else {}
     data = PertData.from_adata(adata, data_path=folder, default_pert_graph=False, verbose=False, **keys)
     data.prepare_split(split, seed=1, **options)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    model.train(epochs=0, verbose=False, evaluate_test=False)
-    return model
+    return trained_on(data)
 
 
 def controls_of(adata: AnnData, line: str) -> AnnData:

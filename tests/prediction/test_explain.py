@@ -6,6 +6,7 @@ import logging
 
 import numpy as np
 import pytest
+from small_models import trained_on
 
 from gears import GEARS, PertData, PerturbationModel, simulated_screen
 from gears.cli.main import main
@@ -25,10 +26,7 @@ def model(request, tmp_path_factory):
     keys = {"context_key": "cell_type"} if request.param == "contexts" else {}
     data.new_data_process("screen", adata, **keys)
     data.prepare_split("simulation", seed=1)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    model.train(epochs=0, verbose=False, evaluate_test=False)
-    return model
+    return trained_on(data)
 
 
 def some(model) -> list[Condition]:

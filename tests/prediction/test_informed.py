@@ -8,6 +8,7 @@ import anndata
 import numpy as np
 import pandas as pd
 import pytest
+from small_models import trained_on
 
 from gears import GEARS, PertData
 from gears.cli.main import main
@@ -34,10 +35,7 @@ def model(tmp_path_factory, toy_template, toy_go):
     data.new_data_process("toy", toy_template.copy())
     parts = {"train": data.screen.labels[:8], "val": ["GX07+ctrl"], "test": ["GX00+GX01"]}
     data.prepare_split("custom", split_dict=parts)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    model.train(epochs=0, verbose=False, evaluate_test=False)
-    return model
+    return trained_on(data)
 
 
 @pytest.fixture(scope="module")

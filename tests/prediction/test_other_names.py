@@ -5,6 +5,7 @@ import logging
 import anndata
 import numpy as np
 import pytest
+from small_models import network_of
 
 from gears import GEARS, PertData
 from gears.cli.main import main
@@ -28,9 +29,7 @@ def model(tmp_path_factory, toy_template, toy_go):
     data = PertData(tmp_path_factory.mktemp("names"), gene2go=terms)
     data.new_data_process("toy", adata)
     data.prepare_split("simulation", seed=1)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    return model
+    return network_of(data)
 
 
 @pytest.fixture(scope="module")

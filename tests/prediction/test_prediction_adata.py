@@ -5,8 +5,9 @@ import json
 import anndata
 import numpy as np
 import pytest
+from small_models import network_of
 
-from gears import GEARS, PertData
+from gears import PertData
 
 ASKED = ["ctrl", "GX00", "GX00+GX07", "GX06+GX07", "GX03"]
 
@@ -17,9 +18,7 @@ def model(tmp_path_factory, toy_template, toy_go):
     data.new_data_process("toy", toy_template.copy())
     train = ["ctrl", "GX00+ctrl", "GX01+ctrl", "GX02+GX03"]
     data.prepare_split("custom", split_dict={"train": train, "val": ["GX04+ctrl"], "test": ["GX05+ctrl"]}, seed=4)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8, uncertainty=True)
-    return model
+    return network_of(data, uncertainty=True)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from small_models import network_of
 from torch import nn
 
 from gears import GEARS, PertData
@@ -83,8 +84,7 @@ def run(data: PertData, name: str, rank: int = 0, world_size: int = 1, **more: A
     model = MODELS[options.pop("model", "plain")]
     size = GLOBAL_BATCH[options["objective"]] // world_size // options.get("accumulation_steps", 1)
     data.dataloader = {}
-    gears = GEARS(data, device="cpu")
-    gears.model_initialize(hidden_size=8, **model)
+    gears = network_of(data, **model)
     data.get_dataloader_distributed(size, None, world_size, rank, 0)
     result = gears.train(**options, batch_size=size, evaluate_test=False)
     history = [{key: v for key, v in record.items() if key != "seconds"} for record in result.history]

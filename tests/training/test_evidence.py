@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 from anndata import AnnData
+from small_models import network_of
 
-from gears import GEARS, PertData
+from gears import PertData
 from gears.model.config import ModelConfig
 from gears.training._tasks import condition_tables, evidence_weights
 
@@ -71,7 +72,6 @@ def test_held_out_cells_do_not_change_weights(toy_adata: AnnData, toy_go: dict, 
 def test_training_over_cells_learns(pert_data: PertData) -> None:
     """Over moments: test_moments_task.py."""
     pert_data.get_dataloader(batch_size=32)
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=8, loss="evidence")
+    model = network_of(pert_data, loss="evidence")
     result = model.train(objective="cells", prior=None, epochs=3, lr=1e-2, verbose=False, evaluate_test=False)
     assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]

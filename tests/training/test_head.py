@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from small_models import network_of
 
 from gears import GEARS, PertData
 from gears.data.splits._split import perturbed_in
@@ -50,12 +51,6 @@ def trained(data: PertData, **more: Any) -> TrainedHead:
 @pytest.fixture(scope="module")
 def found(data: PertData) -> TrainedHead:
     return trained(data)
-
-
-def initialised(data: PertData) -> GEARS:
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    return model
 
 
 def error(data: PertData, prior: object) -> float:
@@ -167,12 +162,12 @@ def test_mixed_precision_finds_nearly_the_same_weight(data: PertData, found: Tra
 def test_a_run_stopped_while_the_head_is_trained_goes_on_and_predicts_with_it(data, tmp_path, monkeypatch, caplog):
     """Saved, a model predicts with its head and without training data; a run resumed again has the same head."""
     path = str(tmp_path / "model")
-    model = initialised(data)
+    model = network_of(data)
     with monkeypatch.context() as patch:
         patch.setattr(signals, "stop_requested", lambda: True)
         assert model.train(epochs=1, save_path=path, **QUIET).stopped
     assert "head" not in model.parts.prior.report, "weights of a head that is not trained to the end"
-    model, again = initialised(data), initialised(data)
+    model, again = network_of(data), network_of(data)
     with caplog.at_level(logging.INFO, logger="gears"):
         assert not model.train(epochs=1, save_path=path, resume=True, evaluate_test=False).stopped
     assert any(line.startswith("correction network: weight") for line in caplog.messages)
@@ -192,7 +187,7 @@ def test_a_run_stopped_while_the_head_is_trained_goes_on_and_predicts_with_it(da
 
 @pytest.mark.parametrize("options", [{"epochs": 0}, {"prior": None, "epochs": 1}])
 def test_the_prior_alone_and_the_network_alone_have_no_head(data, options):
-    model = initialised(data)
+    model = network_of(data)
     model.train(**options, **QUIET)  # type: ignore[arg-type]
     prior = model.parts.prior
     assert prior is None or (prior.head is None and "head" not in prior.report)
@@ -205,7 +200,7 @@ def test_few_training_conditions_train_no_head(data: PertData, caplog: pytest.Lo
     n_train = FEWEST_CONDITIONS - 1
     parts = {"train": [*labels[:n_train], "ctrl"], "val": labels[n_train : n_train + 6], "test": labels[-6:]}
     other.prepare_split("custom", seed=1, split_dict=parts)
-    model = initialised(other)
+    model = network_of(other)
     with caplog.at_level(logging.INFO, logger="gears"):
         model.train(epochs=1, evaluate_test=False)
     assert model.parts.prior.head is None

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import torch
 from anndata import AnnData
+from small_models import network_of
 
-from gears import GEARS, PertData
+from gears import PertData
 from gears.jobs._job import TrainingJob
 
 SPLIT = {"split": "simulation", "seed": 3}  # trains on 7 conditions
@@ -31,8 +32,7 @@ def opened(folder: Path) -> PertData:
 
 
 def trained(pert_data: PertData, **options: Any):
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=8)
+    model = network_of(pert_data)
     return model, model.train(**{"verbose": False, "evaluate_test": False, "prior": None, **options})
 
 
@@ -44,8 +44,7 @@ def test_the_published_call_learns_in_20_epochs(screens: Path, objective: str) -
     pert_data.get_dataloader(batch_size=32, test_batch_size=128)
     _, result = trained(pert_data, epochs=20, objective=objective)
     assert len(result.history) == 20
-    no_change = GEARS(pert_data, device="cpu")
-    no_change.model_initialize(hidden_size=8, no_perturb=True)
+    no_change = network_of(pert_data, no_perturb=True)
     nothing = no_change.train(steps=1, verbose=False, evaluate_test=False).history[-1]["val_mse_top20_de"]
     assert min(record["val_mse_top20_de"] for record in result.history) < nothing
 

@@ -6,8 +6,9 @@ import re
 
 import anndata
 import pytest
+from small_models import network_of
 
-from gears import GEARS, PertData, PerturbationModel, simulated_screen
+from gears import PertData, PerturbationModel, simulated_screen
 from gears.evaluation import DECISIVE, verdict_table
 
 SMALL = {"default_pert_graph": False, "device": "cpu", "network": {"hidden_size": 8}}
@@ -53,8 +54,7 @@ def trained(data, test, **options):
     others = [label for label in data.screen.labels if label not in {*test, "ctrl"}]
     parts = {"train": ["ctrl", *others[2:]], "val": others[:2], "test": list(test)}
     data.prepare_split("custom", seed=1, split_dict=parts)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
+    model = network_of(data)
     return model, model.train(**options)
 
 
