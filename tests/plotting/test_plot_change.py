@@ -38,7 +38,7 @@ def test_points_are_true_against_predicted_with_top_genes_apart(deltas):
 def test_bars_of_marked_genes_are_90_percent_intervals_within_the_limits(deltas):
     predicted, true, _ = deltas
     sd = np.linspace(0.1, 2.0, 50)
-    ax = predicted_vs_true(predicted, true, top_de=[3, 49], sd_G=sd)
+    ax = predicted_vs_true(predicted, true, top_de=[3, 49], sd=sd)
     (bars,) = (c for c in ax.collections if c.get_label() == "_nolegend_" or hasattr(c, "get_segments"))
     ends = [np.asarray(segment)[:, 1] for segment in bars.get_segments()]
     for gene, (low, high) in zip([3, 49], ends, strict=True):
@@ -80,7 +80,7 @@ def test_bars_are_observed_means_and_marks_predictions(names, delta_UG, by_label
     true, predicted = delta_UG[0], delta_UG[1]
     error = np.full(12, 0.25)
     ax = gene_changes(true, {"model": predicted, "other": -predicted}, names, genes=[3, "GENE7"],
-                      standard_error_G=error)  # fmt: skip
+                      standard_error=error)  # fmt: skip
     assert [label.get_text() for label in ax.get_xticklabels()] == ["GENE3", "GENE7"]
     assert [bar.get_height() for bar in ax.patches] == pytest.approx(true[[3, 7]])
     drawn = by_label(ax)
@@ -96,7 +96,7 @@ def test_bars_are_observed_means_and_marks_predictions(names, delta_UG, by_label
 
 def test_boxes_are_quartiles_of_the_cells(names):
     cells = np.random.default_rng(3).normal(size=(41, 12))
-    ax = gene_changes(cells.mean(axis=0), {}, names, genes=[5, 0], cells_delta_NG=cells)
+    ax = gene_changes(cells.mean(axis=0), {}, names, genes=[5, 0], cells_delta=cells)
     for box, gene in zip(ax.patches, [5, 0], strict=True):
         edges = box.get_path().vertices[:, 1]
         quartiles = np.quantile(cells[:, gene], [0.25, 0.75])
@@ -115,14 +115,14 @@ def test_boxes_are_quartiles_of_the_cells(names):
         ({"genes": []}, "no gene to draw; give at least one"),
         ({"predicted": {"m": np.zeros(3)}}, r"predicted\['m'\] has shape \(3,\); expected one value per gene, \(12,\)"),
         ({"predicted": {str(i): np.zeros(12) for i in range(7)}}, "7 methods to draw; expected at most 6"),
-        ({"cells_delta_NG": np.zeros((4, 3))}, r"shape \(4, 3\); expected at least one cell and 12 genes"),
+        ({"cells_delta": np.zeros((4, 3))}, r"shape \(4, 3\); expected at least one cell and 12 genes"),
         ({"gene_names": ["A"]}, "1 gene name for 12 genes; give one name per gene"),
-        ({"true_delta_G": np.zeros((2, 12))}, r"true_delta_G has shape \(2, 12\); expected one value per gene"),
+        ({"true_delta": np.zeros((2, 12))}, r"true_delta has shape \(2, 12\); expected one value per gene"),
     ],
     ids=["unknown", "position", "none", "length", "methods", "cells", "names", "table"],
 )  # fmt: skip
 def test_wrong_input_is_refused(change, message, names, delta_UG):
-    arguments = {"true_delta_G": delta_UG[0], "predicted": {}, "gene_names": names} | change
+    arguments = {"true_delta": delta_UG[0], "predicted": {}, "gene_names": names} | change
     with pytest.raises(ValueError, match=message):
         gene_changes(**arguments)
     with pytest.raises(ValueError, match="one value per gene"):

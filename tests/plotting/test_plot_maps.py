@@ -139,7 +139,7 @@ def test_differences_with_their_intervals():
 
 
 WRONG = {
-    r"delta_UG has shape \(5, 12\); expected one row for each of 4": lambda d, c, n: delta_heat_map(d, c[:4], n),
+    r"delta has shape \(5, 12\); expected one row for each of 4": lambda d, c, n: delta_heat_map(d, c[:4], n),
     "11 gene names for 12 genes": lambda d, c, n: delta_heat_map(d, c, n[:11]),
     "1 gene not among the 12": lambda d, c, n: delta_heat_map(d, c, n, genes=["X"]),
     "no condition to draw": lambda *_: delta_heat_map(np.zeros((0, 12)), [], list("abcdefghijkl")),

@@ -29,7 +29,7 @@ def test_points_are_principal_components(conditions, delta_UG, by_label):
 def test_true_changes_are_hollow_and_joined_to_predictions(conditions, delta_UG, by_label):
     true = delta_UG + 0.3
     groups = ["single", "single", "pair", "single", "pair"]
-    ax = embedding(delta_UG, conditions, groups=groups, true_delta_UG=true)
+    ax = embedding(delta_UG, conditions, groups=groups, true_delta=true)
     drawn = by_label(ax)
     assert len(offsets(drawn["pair, predicted"])) == len(offsets(drawn["pair, true"])) == 2
     assert drawn["pair, true"].get_facecolor()[0].tolist() == [1, 1, 1, 1]
@@ -44,12 +44,12 @@ def test_true_changes_are_hollow_and_joined_to_predictions(conditions, delta_UG,
 def test_wrong_embeddings_are_refused(conditions, delta_UG):
     with pytest.raises(ValueError, match="at least two conditions; found 1"):
         embedding(delta_UG[:1], conditions[:1])
-    with pytest.raises(ValueError, match=r"true_delta_UG has shape \(4, 12\); expected one row .* 5"):
-        embedding(delta_UG, conditions, true_delta_UG=delta_UG[:4])
+    with pytest.raises(ValueError, match=r"true_delta has shape \(4, 12\); expected one row .* 5"):
+        embedding(delta_UG, conditions, true_delta=delta_UG[:4])
     with pytest.raises(ValueError, match="4 entries of 1 groups for 5 conditions"):
         embedding(delta_UG, conditions, groups=["x"] * 4)
-    with pytest.raises(ValueError, match="has no coordinates in coordinates_U2"):
-        embedding(delta_UG, conditions, true_delta_UG=delta_UG, coordinates_U2=np.zeros((5, 2)))
+    with pytest.raises(ValueError, match="cannot be drawn in custom coordinates"):
+        embedding(delta_UG, conditions, true_delta=delta_UG, coordinates=np.zeros((5, 2)))
 
 
 def test_names_touch_no_other_name_and_no_point():

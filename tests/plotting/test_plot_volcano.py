@@ -45,16 +45,16 @@ def test_size_of_change_and_level_count_and_the_highest_and_the_largest_are_name
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"p_value_G": -np.log10(np.full(6, 1e-3))}, "p values from 0 to 1 .not their logarithms"),
+        ({"p_values": -np.log10(np.full(6, 1e-3))}, "p values from 0 to 1 .not their logarithms"),
         ({"level": 5}, "level=5"),
-        ({"p_value_G": P[:4]}, r"p_value_G has shape \(4,\)"),
+        ({"p_values": P[:4]}, r"p_values has shape \(4,\)"),
         ({"gene_names": NAMES[:2]}, "2 gene names for 6 genes"),
     ],
     ids=["logarithms", "level", "length", "names"],
 )
 def test_wrong_input_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        volcano(**({"delta_G": DELTA, "p_value_G": P} | change))
+        volcano(**({"delta": DELTA, "p_values": P} | change))
 
 
 def test_p_of_a_predicted_spread_and_of_the_observed_cells():

@@ -13,7 +13,6 @@ from gears.conditions import Condition
 from gears.evaluation import Truth
 from gears.evaluation.interactions import observed_interactions
 from gears.evaluation.metrics.differential import welch_p_values
-from gears.plotting import spread_p_values
 
 QUIET = {"verbose": False, "evaluate_test": False}
 FIRST = {
@@ -157,9 +156,13 @@ def test_a_volcano_has_the_p_values_of_the_cells_or_of_the_prediction(model, par
     inner.save_model(tmp_path / "model")
     for one, query in ((GEARS.from_pretrained(tmp_path / "model", device="cpu"), pair), (inner, new)):
         predictions = inner.predict([query])
-        p = spread_p_values(predictions.delta_UG[0], predictions.sd_change[0])
-        ax = pl.volcano(one, query)
-        np.testing.assert_allclose(heights(ax), expected(predictions.delta_UG[0], p), rtol=1e-4, atol=1e-5)
+        ax, delta_G = pl.volcano(one, query), predictions.delta_UG[0]
+        points = heights(ax)
+        np.testing.assert_allclose(points[:, 0], np.sort(delta_G), rtol=1e-4, atol=1e-5)
+        for delta, height in points[np.abs(points[:, 0]) > np.quantile(np.abs(delta_G), 0.8)]:
+            gene = np.abs(delta_G - delta).argmin()
+            low, high = predictions.interval(1 - 10**-height)  # it ends at no change
+            assert min(abs(low[0, gene]), abs(high[0, gene])) < 0.05 * abs(delta)
         assert ax.get_ylabel() == "-log10 p of the prediction"
     loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
     with pytest.raises(ValueError, match="this plot needs the screen; this model was loaded without it"):
