@@ -1,5 +1,6 @@
 """Small models of prepared screens."""
 
+from pathlib import Path
 from typing import Any
 
 from gears import GEARS, PertData
@@ -17,3 +18,11 @@ def trained_on(data: PertData, seed: int = 1, **training: Any) -> GEARS:
     model = network_of(data, seed=seed)
     model.train(**{"epochs": 0, "verbose": False, "evaluate_test": False} | training)
     return model
+
+
+def trained_alone(folder: Path, **training: Any) -> GEARS:
+    """What two workers are compared with: one process on the prepared screen "small", over cells."""
+    data = PertData(folder, default_pert_graph=False)
+    data.load("small")
+    data.prepare_split("simulation", seed=1)
+    return trained_on(data, **{"epochs": 2, "objective": "cells", "batch_size": 24, "dtype": "float64"} | training)

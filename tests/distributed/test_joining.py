@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from driving import free_port, start_by_fork
-from small_models import network_of
+from small_models import network_of, trained_alone
 
 from gears import GEARS, PertData
 from gears.distributed._group import share_loaders
@@ -102,12 +102,10 @@ def test_two_launched_processes_train_the_model_of_one(launcher, folder, alone, 
     lines = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
     assert lines == [[0, 2, False, True, 0, 0, 2, True], [1, 2, False, False, 1, 1, 2, True]]
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    model = network_of(prepared(folder, 24))
-    model.train(**OPTIONS, evaluate_test=False, verbose=False)
-    alone = model.best_model.state_dict()
+    expected = trained_alone(folder / "screens", **OPTIONS).best_model.state_dict()
     for name in ("before", "after"):
         state = torch.load(folder / name / "model.pt", weights_only=True)
-        assert all((state[key] - value).abs().max() < 1e-9 for key, value in alone.items()), name
+        assert all((state[key] - value).abs().max() < 1e-9 for key, value in expected.items()), name
 
 
 def test_without_a_world_it_says_how_to_start_one_and_alone_that_there_is_one(folder, alone, monkeypatch, caplog):

@@ -15,9 +15,8 @@ import pytest
 import torch
 from anndata import AnnData
 from driving import free_port
-from small_models import network_of
+from small_models import trained_alone
 
-from gears import PertData
 from gears.distributed._devices import own_device
 from gears.distributed._world import Ranks
 
@@ -166,17 +165,6 @@ def two_machines(folder: Path, *script: str) -> list[list[str]]:
     return [[*inside, *map(str, files)]]
 
 
-def trained_alone(screens: Path) -> dict[str, torch.Tensor]:
-    """The weights that the script's run has in one process."""
-    data = PertData(screens, default_pert_graph=False)
-    data.load("small")
-    data.prepare_split("simulation", seed=1)
-    model = network_of(data)
-    options = {"epochs": 2, "objective": "cells", "batch_size": 24, "dtype": "float64"}
-    model.train(**options, evaluate_test=False, verbose=False)
-    return model.best_model.state_dict()
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("machines", [1, pytest.param(2, marks=pytest.mark.long)])
@@ -196,7 +184,7 @@ def test_a_restarted_machine_and_two_machines_give_the_model_of_one_process(mach
     expected = [f"RESULT 0 2 True {taken}", f"RESULT 1 2 False {taken}"]
     assert results(*outputs) == expected, "it did not resume"
     weights = torch.load(model / "model.pt", weights_only=True)
-    alone = trained_alone(screens)
+    alone = trained_alone(screens).best_model.state_dict()
     assert all((weights[key].double() - alone[key].double()).abs().max() < 1e-9 for key in alone)
 
 

@@ -115,6 +115,7 @@ def test_only_epochs_after_the_rise_are_kept_and_a_network_hardly_trained_is_rep
     assert result.best_epoch > 3
     assert trained(effects, schedule="constant", epochs=2)[1].best_epoch in (1, 2)
     assert plain[2] == []
+    caplog.clear()
     with caplog.at_level(logging.WARNING, logger="gears"):
         trained(effects, lr=1e-6, epochs=1)
     (line,) = caplog.messages
