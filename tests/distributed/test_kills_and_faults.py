@@ -38,7 +38,7 @@ def test_kills_faults_and_stops(tmp_path: Path) -> None:
     names = [
         "SIGKILL | worker 0 | writing a checkpoint",
         "exception, the other deaf to SIGTERM | worker 1 | a step",
-        "SIGTERM | caller | validation",
+        "SIGTERM | caller | a step",
         "SIGKILL | caller | validation",
     ]
     run("faults.py", tmp_path / "runs", results, *names, seconds=600)
