@@ -80,6 +80,7 @@ def mark_notebooks(app: Any, env: Any) -> None:
     for page, title in env.titles.items():
         if page.startswith("notebooks/") and not title.astext().startswith("Notebook: "):
             title.insert(0, nodes.Text("Notebook: "))
+            next(env.tocs[page].findall(nodes.reference)).insert(0, nodes.Text("Notebook: "))  # the sidebar's
 
 
 def setup(app: Any) -> dict[str, Any]:
