@@ -1,10 +1,11 @@
 """Reports: everything wrong at once before preparing, what went and why after it; the command line says the same."""
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from anndata import AnnData
 from driving import pert_data_of
 
 from gears.cli import main
@@ -120,12 +121,6 @@ def test_gears_inspect(toy_adata, tmp_path, capsys):
     assert main(["inspect", str(tmp_path / "absent.h5ad")]) == 2
     assert "there is no file or folder" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["toy.h5ad"]
-
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from anndata import AnnData
 
 
 def relabelled(change: Callable[[str], str], key: str = "condition") -> Callable[[AnnData], None]:
