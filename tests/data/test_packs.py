@@ -217,10 +217,16 @@ def lanes(adata: AnnData, folder: Path) -> list[Path]:
     return paths
 
 
-def test_packs_of_lanes_add_up_to_one_pass(toy_adata, tmp_path, capsys):
+@pytest.fixture(scope="module")
+def two_lanes(toy_template, tmp_path_factory) -> list[Path]:
+    """Packs of the two lanes of the toy screen; tests must not change them."""
+    return lanes(in_lanes(toy_template.copy()), tmp_path_factory.mktemp("lanes"))
+
+
+def test_packs_of_lanes_add_up_to_one_pass(toy_adata, two_lanes, tmp_path, capsys):
     adata, whole, data = in_lanes(toy_adata), data_in(tmp_path / "whole"), data_in(tmp_path / "merged")
     whole.new_data_process("toy", adata, batch_key=["lane"])
-    paths = lanes(adata, tmp_path)
+    paths = two_lanes
     assert main(["merge", *map(str, paths), str(tmp_path / "toy.moments.h5ad")]) == 0
     assert "moment pack: " in capsys.readouterr().out
     data.load(data_path=tmp_path / "toy.moments.h5ad")
@@ -241,11 +247,11 @@ def test_more_lanes_merge_in_any_grouping(toy_adata, tmp_path):
     np.testing.assert_allclose(one.uns["gears"]["halves"], two.uns["gears"]["halves"], rtol=1e-12)
 
 
-def changed(path: Path, change: Any, sealed: bool = True) -> Path:
+def changed(path: Path, folder: Path, change: Any, sealed: bool = True) -> Path:
     """A copy of a pack that `change` has changed, with a seal that fits."""
     from gears.data.screen._packs import read_pack
 
-    out = path.with_name("changed.h5ad")
+    out = folder / "changed.h5ad"
     if sealed:
         pack = read_pack(path)
         change(pack)
@@ -275,16 +281,16 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_packs_that_do_not_fit_are_refused(case, toy_adata, tmp_path):
+def test_packs_that_do_not_fit_are_refused(case, two_lanes, tmp_path):
     change, sealed, message = REFUSED[case]
-    first, second = lanes(in_lanes(toy_adata), tmp_path)
+    first, second = two_lanes
     with pytest.raises(ValueError, match=message):
-        PertData.merge_moments([first, changed(second, change, sealed)], tmp_path / "out.h5ad")
+        PertData.merge_moments([first, changed(second, tmp_path, change, sealed)], tmp_path / "out.h5ad")
     assert not (tmp_path / "out.h5ad").exists()
 
 
-def test_cells_twice_and_cut_files_are_refused(toy_adata, tmp_path):
-    first, second = lanes(in_lanes(toy_adata), tmp_path)
+def test_cells_twice_and_cut_files_are_refused(two_lanes, tmp_path):
+    first, second = two_lanes
     both = PertData.merge_moments([first, second], tmp_path / "both.h5ad")
     with pytest.raises(ValueError, match=r"lane1 and both hold the same cells \(ctrl\)"):
         PertData.merge_moments([both, first], tmp_path / "out.h5ad")
