@@ -108,6 +108,12 @@ def gained(data: PertData, truth: SimulatedTruth, conditions: list[Condition]) -
     return rows
 
 
+def fall(gains: pd.DataFrame) -> tuple[float, float]:
+    """Share of the squared error of all pairs that a measurement was stated to remove, and that it removed."""
+    before = float(gains["before"].sum())
+    return float((gains["stated"] * gains["before"]).sum()) / before, 1 - float(gains["after"].sum()) / before
+
+
 def counted_bins(rows: pd.DataFrame) -> pd.DataFrame:
     """Mean probability, found share and number of genes of each bin of more than 200 genes."""
     place = pd.cut(rows["p"], BINS, include_lowest=True, labels=False)
@@ -120,14 +126,15 @@ def figure(bins: dict[str, list[pd.DataFrame]]) -> bytes:
     n_rows = -(-len(bins) // 3)
     drawn = new_figure(9, 3 * n_rows)
     axes = drawn.subplots(n_rows, 3, squeeze=False)
-    for ax in axes.ravel()[len(bins) :]:
-        ax.set_axis_off()
     for ax, (name, found) in zip(axes.ravel(), bins.items(), strict=False):
         rows = counted_bins(pd.concat(found)).rename(columns={"p": "expected", "is": "observed"})
-        rate_calibration(rows.assign(readout=name), title=name, ax=ax)
+        rate_calibration(rows.assign(readout="measured"), title=name, ax=ax)
         ax.set(xlabel="probability of a change", ylabel="share that changes")
         if ax.get_legend() is not None:
             ax.get_legend().remove()
+    for ax in axes.ravel()[len(bins) :]:
+        ax.set_axis_off()
+        ax.legend(*axes[0, 0].get_legend_handles_labels(), loc="center", fontsize=8, frameon=False)
     return image_bytes(drawn)
 
 
@@ -156,9 +163,15 @@ def result(
     lines += ["## True neighbours in the regulatory network", "", *table(near), ""] if near else []
     if gains:
         total = pd.DataFrame(gains)
-        stated = float((total["stated"] * total["before"]).sum() / total["before"].sum())
-        found = float(1 - total["after"].sum() / total["before"].sum())
-        text = f"Stated {stated:.3f} of the squared error, found {found:.3f}, of {len(total)} conditions."
-        lines += ["## Gain of measuring a gene for the prediction of a pair", "", text, ""]
+        rng, n = np.random.default_rng(0), len(total)
+        drawn = np.array([fall(total.iloc[rng.integers(0, n, n)]) for _ in range(2000)])
+        low, high = np.quantile(drawn, [0.025, 0.975], axis=0)
+        of_pairs = {"stated": total["stated"], "found": 1 - total["after"] / total["before"]}
+        shares = zip(of_pairs.items(), fall(total), low, high, strict=True)
+        rows = [
+            {"of the squared error": name, "share": share, "low": least, "high": most, "median of pairs": each.median()}
+            for (name, each), share, least, most in shares
+        ]
+        lines += [f"## Gain of measuring a gene for the prediction of a pair, {n} pairs", "", *table(rows), ""]
     record = settings | {"changed": changed, "near": near, "gains": gains}
     return Result("What predictions rest on", lines, record, {"_changed.png": figure(bins)})

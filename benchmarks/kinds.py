@@ -176,11 +176,11 @@ def by_screen(values: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
 def compared(before: pd.DataFrame, after: pd.DataFrame) -> list[str]:
     """Gains over an earlier result by kind and metric, paired by condition."""
     index, rows = ["seed", "condition"], []
-    earlier = dict(by_screen(before))
+    earlier, metrics = dict(by_screen(before)), [name for name in METRICS if name in before]
     for name, part in by_screen(after):
-        one, other = (of.set_index(index)[list(METRICS)] for of in (earlier[name], part))
+        one, other = (of.set_index(index)[metrics] for of in (earlier[name], part))
         row = {"screen": name}
-        for metric in METRICS:
+        for metric in metrics:
             both = one[[metric]].join(other[[metric]], rsuffix=" after", how="inner").dropna(how="all").fillna(0.0)
             gain_U = sign(metric) * (both.iloc[:, 1] - both.iloc[:, 0]).to_numpy()
             text, verdict = gained(gain_U) if len(gain_U) else ("", "")

@@ -48,3 +48,17 @@ myst_heading_anchors = 3
 autodoc_typehints = "description"
 autodoc_member_order = "bysource"
 napoleon_google_docstring = False
+
+# Classes of results, which users read but do not construct: the reference shows what they hold, not their arguments.
+RESULTS = {
+    "gears.data.CellBatch", "gears.evaluation.Truth", "gears.jobs.EnsemblePredictions", "gears.prediction.Predictions",
+}  # fmt: skip
+
+
+def setup(app: object) -> None:
+    """Show classes of results without the signature of their constructor."""
+
+    def shorten(app: object, what: str, name: str, *_: object) -> tuple[str, None] | None:
+        return ("", None) if what == "class" and name in RESULTS else None
+
+    app.connect("autodoc-process-signature", shorten)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Train the GEARS network on every GPU of this machine; without one, on one CPU process (a line of warning says so).
+"""Train the GEARS network on every GPU of this machine; without one, on one CPU process, with a warning.
 
 python examples/all_gpus.py
 CUDA_VISIBLE_DEVICES=0,1 python examples/all_gpus.py      these two are then "every GPU"

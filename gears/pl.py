@@ -28,6 +28,7 @@ import pandas as pd
 
 from gears import plotting
 from gears.conditions import Condition, check_one_change
+from gears.core._intervals import sd_factor_at
 from gears.core._messages import count
 from gears.data.screen._prepared import PreparedScreen
 from gears.design._interactions import interactions_table
@@ -188,7 +189,7 @@ def gene_changes(model: AnyModel, /, condition: Query, *, baselines: Sequence[st
         methods[name] = baseline.predict(predictions.conditions)[0] - truth.control_mean_G
     return (truth.delta_UG[0], methods, predictions.gene_names), {
         "n_genes": n_genes,
-        "standard_error_G": truth.std_UG[0] / np.sqrt(truth.n_cells_U[0]),
+        "standard_error": truth.std_UG[0] / np.sqrt(truth.n_cells_U[0]),
         "sd": None if predictions.sd_change is None else {"gears": predictions.sd_change[0]},
         "title": predictions.conditions[0].name,
     }
@@ -201,7 +202,7 @@ def predicted_vs_true(model: AnyModel, /, condition: Query) -> Call:
     truth = _truth(gears, predictions)
     return (predictions.delta_UG[0], truth.delta_UG[0], predictions.gene_names), {
         "top_de": truth.top_moderated()[0],
-        "sd_G": None if predictions.sd_change is None else predictions.sd_change[0],
+        "sd": None if predictions.sd_change is None else predictions.sd_change[0],
         "title": predictions.conditions[0].name,
     }
 
@@ -212,7 +213,7 @@ def prediction_figure(model: AnyModel, /, conditions: Queries = None) -> Call:
     gears, predictions = _predicted_all(model, conditions)
     truth = _truth(gears, predictions)
     rows = None if conditions is None else list(range(len(predictions)))
-    options = {"rows": rows, "sd_UG": predictions.sd_change}
+    options = {"rows": rows, "sd": predictions.sd_change}
     return (predictions.expression_UG, truth, predictions.gene_names), options
 
 
@@ -220,8 +221,8 @@ def prediction_figure(model: AnyModel, /, conditions: Queries = None) -> Call:
 def volcano(model: AnyModel, /, condition: Query) -> Call:
     """Predicted change of every gene against its p value.
 
-    Where the screen measured the condition, p is that of Welch's test of its cells; else that of no change by the
-    standard deviation of the prediction.
+    Where the screen measured the condition, p is that of Welch's test of its cells; else 1 - p is the level at which
+    the prediction's interval ends at no change.
     """
     gears, predictions = _predicted(model, condition)
     delta_UG, sd_UG, name = predictions.delta_UG, predictions.sd_change, predictions.conditions[0].name
@@ -234,6 +235,9 @@ def volcano(model: AnyModel, /, condition: Query) -> Call:
         )
         raise ValueError(msg)
     else:
+        if predictions.width_UL is not None:  # errors of predictions have longer tails than a Gaussian
+            size_UG = np.divide(np.abs(delta_UG), sd_UG, out=np.zeros_like(delta_UG), where=sd_UG > 0)
+            sd_UG = sd_UG * sd_factor_at(size_UG, predictions.width_UL)
         p_UG, evidence = plotting.spread_p_values(delta_UG, sd_UG), "p of the prediction"
     return (delta_UG[0], p_UG[0], predictions.gene_names), {"title": f"{name}: predicted change", "evidence": evidence}
 
@@ -254,7 +258,7 @@ def embedding(model: AnyModel, /, conditions: Queries = None) -> Call:
     is_measured = data is not None and set(predictions.conditions) <= set(data.screen.conditions)
     return (predictions.delta_UG, predictions.conditions), {
         "groups": sizes if len(set(sizes)) > 1 else None,
-        "true_delta_UG": _measured(gears, predictions.conditions)[0] if is_measured else None,
+        "true_delta": _measured(gears, predictions.conditions)[0] if is_measured else None,
     }
 
 
@@ -332,7 +336,7 @@ def _calibrations(models: AnyModel | Mapping[str, AnyModel], queries: Queries) -
         variance_UG = predictions.to_frame("sd_change").to_numpy() ** 2
         true_UG, noise_UG = _measured(gears, predictions.conditions)
         judged[name] = calibration(
-            predictions.delta_UG, variance_UG, true_UG, true_variance=noise_UG, width_UL=predictions.width_UL
+            predictions.delta_UG, variance_UG, true_UG, true_variance=noise_UG, width=predictions.width_UL
         )
     return judged
 

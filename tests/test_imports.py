@@ -15,7 +15,7 @@ from gears.core._installation import check_for_cell_gears
 from gears.distributed import launch
 from gears.jobs._job import TrainingJob, train_ddp_worker
 
-OF_ONE_FEATURE = {"scanpy", "jinja2", "pooch", "matplotlib", "torch_geometric", "networkx"}
+OF_ONE_FEATURE = {"scanpy", "jinja2", "pooch", "matplotlib", "torch_geometric", "networkx", "scipy.stats"}
 
 
 def test_cell_gears_installed_over_this_package_is_an_error(monkeypatch):

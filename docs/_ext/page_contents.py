@@ -1,7 +1,8 @@
-"""Contents at the top of a page with several sections, for windows too narrow for the contents on the right."""
+"""Contents at the top of a page with several sections, for narrow windows; names in tables break after "_" or "."."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 AT_LEAST = 4
@@ -16,12 +17,23 @@ def with_contents(body: str, toc: str) -> str:
     return f'{head}{end}<details class="page-contents"><summary>On this page</summary>{toc}</details>\n{rest}'
 
 
+def with_breaks(body: str) -> str:
+    """Let the code in cells of tables break after a sign, not within a word."""
+
+    def broken(cell: re.Match[str]) -> str:
+        return re.sub(
+            r'(?<=<span class="pre">)[^<]+', lambda code: re.sub(r"([_.=(/])(?=\w)", r"\1<wbr>", code[0]), cell[0]
+        )
+
+    return re.sub(r"<t[dh]\b.*?</t[dh]>", broken, body, flags=re.DOTALL)
+
+
 def setup(app: Any) -> dict[str, Any]:
     """Add the contents when a page is written."""
 
     def add(app: Any, pagename: str, template: str, context: dict[str, Any], doctree: Any) -> None:
         if doctree is not None and pagename != app.config.root_doc:
-            context["body"] = with_contents(context["body"], context.get("toc", ""))
+            context["body"] = with_breaks(with_contents(context["body"], context.get("toc", "")))
 
     app.connect("html-page-context", add)
     return {"parallel_read_safe": True}

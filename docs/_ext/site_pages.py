@@ -47,10 +47,9 @@ def _output(output: dict[str, Any], pages: Path, picture: str) -> str:
     if "image/png" in data:
         (pages / picture).write_bytes(base64.b64decode(data["image/png"]))
         return f"![output]({picture})"
-    if "text/html" in data:
-        table = re.search(r"<table.*</table>", data["text/html"], flags=re.DOTALL)
-        if table:
-            return f'```{{raw}} html\n<div class="output">{table.group(0)}</div>\n```'
+    if "<table" in data.get("text/html", ""):
+        shown = re.findall(r"<p>.*?</p>|<table.*?</table>", data["text/html"], flags=re.DOTALL)
+        return f'```{{raw}} html\n<div class="output">{"".join(shown)}</div>\n```'
     return _literal(data.get("text/plain", ""))
 
 
@@ -74,8 +73,19 @@ def copy_results(results: Path, pages: Path) -> None:
         )
 
 
+def mark_notebooks(app: Any, env: Any) -> None:
+    """Name notebooks as such in the sidebar and in links."""
+    from docutils import nodes
+
+    for page, title in env.titles.items():
+        if page.startswith("notebooks/") and not title.astext().startswith("Notebook: "):
+            title.insert(0, nodes.Text("Notebook: "))
+            next(env.tocs[page].findall(nodes.reference)).insert(0, nodes.Text("Notebook: "))  # the sidebar's
+
+
 def setup(app: Any) -> dict[str, Any]:
     """Write the pages before Sphinx looks for sources."""
+    app.connect("env-updated", mark_notebooks)
     root = Path(app.srcdir)
     write_pages(root.parent / "notebooks", root / "notebooks")
     copy_results(root.parent / "benchmarks" / "results", root / "results")

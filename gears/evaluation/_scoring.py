@@ -123,7 +123,7 @@ def score(
     part_screen: PreparedScreen,
     fitted: Sequence[Condition],
     options: ScoreOptions,
-    fold_U: np.ndarray | None = None,
+    fold: np.ndarray | None = None,
 ) -> pd.DataFrame:
     """Score the predictions of several methods for the same conditions, setting by setting.
 
@@ -143,7 +143,7 @@ def score(
         The conditions that the methods are fitted to: the reference O is their mean, and subgroups count their genes.
     options
         What is scored, and how.
-    fold_U
+    fold
         Fold of each condition, where `fitted` are the same conditions and the methods were fitted to the other folds:
         O is the mean of these, and subgroups count their genes.
 
@@ -170,9 +170,9 @@ def score(
     if clips(options.clip, screen.nonnegative):
         values = {name: predicted.clipped() for name, predicted in values.items()}
     reference_UG, subgroups = None, np.array(subgroup_names(evaluated, fitted), dtype=object)
-    if fold_U is not None:
+    if fold is not None:
         reference_UG = np.empty((len(evaluated), len(screen.gene_names)))
-        for rows, held_out, known in by_fold(evaluated, fold_U):
+        for rows, held_out, known in by_fold(evaluated, fold):
             subgroups[rows] = subgroup_names(held_out, known)
             for setting in settings_of(screen, held_out, known):
                 reference_UG[rows[setting.rows]] = setting.means.reference_mean()
@@ -416,7 +416,7 @@ def predict_baseline(baseline: Baseline, settings: Sequence[Setting], name: str)
 NO_PREDICTION, NO_TRAINING, NOT_ASKED = "no finite prediction", "no training condition", "not asked"
 ONE_CELL, NO_CHANGED, NO_HIT = "one cell", "no changed gene", "not among the largest effects"
 CONSTANT, OTHER = "constant prediction", "undefined"
-_OF_CHANGED = ("direction_changed", "hit_recall", "average_precision_changed", "relative_error", "de_")
+_OF_CHANGED = ("direction_changed", "hit_recall", "average_precision", "relative_error", "de_")
 _RATE = 0.05  # of false discoveries, as in gears.evaluation.metrics.differential
 _OF_REFERENCE = ("_ref", "relative_error", "amplitude_slope")
 

@@ -24,7 +24,7 @@ TARGET, CONTROL = "target", "non-targeting"
 
 def write_cell_eval_pair(
     folder: str | Path,
-    predicted_UG: np.ndarray | Predictions,
+    predicted: np.ndarray | Predictions,
     conditions: Iterable[Condition | str] | None,
     screen: PreparedScreen,
     *,
@@ -42,7 +42,7 @@ def write_cell_eval_pair(
     ----------
     folder
         Folder of the two files; created if missing.
-    predicted_UG
+    predicted
         Predicted mean expression, (U, G), not negative (cell-eval raises for negative values): an array in the
         screen's order of genes, or the result of ``predict``, whose genes are checked.
     conditions
@@ -57,7 +57,7 @@ def write_cell_eval_pair(
     predicted, real
         The two paths.
     """
-    evaluated, predicted_UG = _checked(predicted_UG, conditions, screen)
+    evaluated, predicted_UG = _checked(predicted, conditions, screen)
     if predicted_UG.shape != (len(evaluated), len(screen.gene_names)):
         msg = (
             f"predictions have shape {predicted_UG.shape}; expected one row for each of {len(evaluated)} conditions, "
@@ -68,17 +68,17 @@ def write_cell_eval_pair(
         msg = "predictions hold negative or undefined values, which cell-eval rejects; predict with clip=True"
         raise ValueError(msg)
     control_NG = dense_rows(screen, screen.control_cells[:max_cells])
-    predicted, real = [(CONTROL, control_NG)], [(CONTROL, control_NG)]
+    moved, real = [(CONTROL, control_NG)], [(CONTROL, control_NG)]
     for condition, mean_G in zip(evaluated, predicted_UG, strict=True):
         cells_NG = dense_rows(screen, screen.cells_of(screen.id_of(condition))[:max_cells])
         name = condition.genes[0] if len(condition) == 1 else condition.name
         real.append((name, cells_NG))
         origin_NG = control_NG[: len(cells_NG)]
-        predicted.append((name, moved_cells(origin_NG, origin_NG.mean(axis=0), mean_G)))
+        moved.append((name, moved_cells(origin_NG, origin_NG.mean(axis=0), mean_G)))
     folder = user_path(folder)
     written = [
         write_atomically(folder / f"{side}.h5ad", _adata(blocks, screen.gene_names).write_h5ad)
-        for side, blocks in (("predicted", predicted), ("real", real))
+        for side, blocks in (("predicted", moved), ("real", real))
     ]
     return written[0], written[1]
 

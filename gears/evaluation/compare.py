@@ -75,7 +75,7 @@ def compare(
 ) -> Comparison:
     """Fit methods and baselines to the training part of every split and score them on its test part.
 
-    A method that is fitted to validation conditions as well says so in its attribute ``fitted_parts``
+    A method that is also fitted to validation conditions has the attribute ``fitted_parts``
     (``("train", "val")``, as :class:`gears.jobs.GEARSEstimator` does after a refit). The baselines of that split are
     then fitted to the same conditions, and the reference O is their mean. ``table.attrs["notes"]`` says which
     conditions methods were fitted to.
@@ -253,7 +253,7 @@ def _side_by_side(
 ) -> _Scored:
     """Every W-th split in the same process, one for each of W devices: a process costs seconds to start."""
     if started_by_launcher():
-        msg = "splits side by side need workers of their own: start the script without torchrun, or omit gpu_ids"
+        msg = "splits side by side start their own worker processes: start the script without torchrun, or omit gpu_ids"
         raise RuntimeError(msg)
     names, n_workers = list(splits), min(len(splits), plan.world_size)
     shares = [{name: splits[name] for name in names[first::n_workers]} for first in range(n_workers)]

@@ -33,14 +33,12 @@ UNDETERMINED = "undetermined"
 BLOCK = 1024  # rows of distances that are held at once
 
 
-def interaction_scores(
-    first_G: np.ndarray, second_G: np.ndarray, double_G: np.ndarray, *, seed: int = 0
-) -> dict[str, float]:
+def interaction_scores(first: np.ndarray, second: np.ndarray, double: np.ndarray, *, seed: int = 0) -> dict[str, float]:
     """Scores of a pair from changes over control, as published (Norman et al. 2019; GEARS).
 
     Parameters
     ----------
-    first_G, second_G, double_G
+    first, second, double
         Changes by the first gene, by the second, and by both, (G,).
     seed
         Of the choice of gene pairs in the Theil-Sen fit, where there are too many for all.
@@ -60,7 +58,7 @@ def interaction_scores(
     ValueError
         If the changes differ in length, hold undefined values, or cover fewer than three genes.
     """
-    first, second, double = (np.asarray(part, dtype=np.float64) for part in (first_G, second_G, double_G))
+    first, second, double = (np.asarray(part, dtype=np.float64) for part in (first, second, double))
     if not (first.shape == second.shape == double.shape and first.ndim == 1 and len(first) > 2):
         shapes = (first.shape, second.shape, double.shape)
         msg = f"the three changes have shapes {shapes}; expected one value per gene, for at least three genes"

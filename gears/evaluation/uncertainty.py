@@ -60,7 +60,7 @@ def calibration(
     true_variance: np.ndarray | float = 0.0,
     levels: Sequence[float] = CURVE,
     n_bins: int = 10,
-    width_UL: np.ndarray | None = None,
+    width: np.ndarray | None = None,
 ) -> Calibration:
     """Calibration of predictions against true values.
 
@@ -75,7 +75,7 @@ def calibration(
         Levels of the intervals.
     n_bins
         Groups of equal size by predicted s.d.
-    width_UL
+    width
         Widths of intervals beside a Gaussian's (``predictions.width_UL``), for values of shape (U, G); by default
         intervals are Gaussian.
 
@@ -100,9 +100,9 @@ def calibration(
     from scipy import stats  # a worker does without it
 
     def ratio(level: float) -> np.ndarray | float:
-        if width_UL is None:
+        if width is None:
             return 1.0
-        square = sd_factor(level, width_UL) ** 2 * np.asarray(variance, dtype=np.float64) + true_variance
+        square = sd_factor(level, width) ** 2 * np.asarray(variance, dtype=np.float64) + true_variance
         return np.sqrt(square[is_defined]) / sd
 
     observed = [float((standard <= half_width(level) * ratio(level)).mean()) for level in ordered.tolist()]
@@ -118,9 +118,9 @@ def calibration(
 
 
 def calibration_by_condition(
-    mean_UG: np.ndarray,
-    sd_UG: np.ndarray,
-    true_UG: np.ndarray,
+    mean: np.ndarray,
+    sd: np.ndarray,
+    true: np.ndarray,
     *,
     true_variance: np.ndarray | float = 0.0,
     level: float = 0.9,
@@ -129,7 +129,7 @@ def calibration_by_condition(
 
     Parameters
     ----------
-    mean_UG, sd_UG, true_UG
+    mean, sd, true
         Predicted means, their standard deviations, and true means.
     true_variance
         Sampling variance of the true means, which is added: the variance of cells divided by their number.
@@ -142,8 +142,8 @@ def calibration_by_condition(
         One row per condition: ``coverage`` (share of genes within the interval), ``interval_score``
         (:func:`interval_score`, mean over genes), ``error`` and ``predicted_error`` (root mean squares over genes).
     """
-    error_UG = np.asarray(mean_UG, dtype=np.float64) - true_UG
-    total_UG = np.sqrt(np.asarray(sd_UG, dtype=np.float64) ** 2 + true_variance)
+    error_UG = np.asarray(mean, dtype=np.float64) - true
+    total_UG = np.sqrt(np.asarray(sd, dtype=np.float64) ** 2 + true_variance)
     inside_UG = np.abs(error_UG) <= half_width(level) * total_UG
     return pd.DataFrame(
         {
@@ -156,9 +156,9 @@ def calibration_by_condition(
 
 
 def cell_calibration(
-    mean_UG: np.ndarray,
-    variance_UG: np.ndarray,
-    control_mean_G: np.ndarray,
+    mean: np.ndarray,
+    variance: np.ndarray,
+    control_mean: np.ndarray,
     conditions: Sequence[Condition],
     cells: CellSource,
     *,
@@ -173,9 +173,9 @@ def cell_calibration(
 
     Parameters
     ----------
-    mean_UG, variance_UG
+    mean, variance
         Predicted mean of cells, and predicted variance, (U, G).
-    control_mean_G
+    control_mean
         Mean of the control cells.
     conditions
         The U conditions.
@@ -189,10 +189,10 @@ def cell_calibration(
     rng = np.random.default_rng(seed)
     control_NG = cells.control()
     means, variances, true = [], [], []
-    for mean_G, variance_G, condition in zip(mean_UG, variance_UG, conditions, strict=True):
+    for mean_G, variance_G, condition in zip(mean, variance, conditions, strict=True):
         cells_NG = cells.of(condition)
         paired_NG = control_NG[rng.integers(len(control_NG), size=len(cells_NG))]
-        means.append(paired_NG + (mean_G - control_mean_G))
+        means.append(paired_NG + (mean_G - control_mean))
         variances.append(np.broadcast_to(variance_G, cells_NG.shape))
         true.append(cells_NG)
     return calibration(np.concatenate(means), np.concatenate(variances), np.concatenate(true), **options)

@@ -66,14 +66,14 @@ def _read(file: str, human: GeneAnnotation) -> GeneAnnotation:
     return replace(table, aliases=aliases)
 
 
-def knowledge_similarity(name: str, genes_A: Sequence[str], genes_T: Sequence[str]) -> np.ndarray:
+def knowledge_similarity(name: str, genes: Sequence[str], targets: Sequence[str]) -> np.ndarray:
     """Similarity of genes by what a packaged source says about them.
 
     Parameters
     ----------
     name
         A source of :data:`KNOWLEDGE`: ``"go_ancestors"`` or ``"literature"``.
-    genes_A, genes_T
+    genes, targets
         Symbols or other names of human genes.
 
     Returns
@@ -86,10 +86,10 @@ def knowledge_similarity(name: str, genes_A: Sequence[str], genes_T: Sequence[st
     >>> knowledge_similarity("literature", ["PSMA1", "RPL3", "no gene"], ["PSMA1", "PSMA2"]).round(2).tolist()
     [[1.0, 0.42], [0.01, 0.01], [0.0, 0.0]]
     """
-    return weighted_cosine(knowledge_table(name), genes_A, genes_T)
+    return weighted_cosine(knowledge_table(name), genes, targets)
 
 
-def weighted_cosine(annotation: GeneAnnotation, genes_A: Sequence[str], genes_T: Sequence[str]) -> np.ndarray:
+def weighted_cosine(annotation: GeneAnnotation, genes: Sequence[str], targets: Sequence[str]) -> np.ndarray:
     """Cosine similarity of genes by their terms, each term weighted by its information content.
 
     A gene's vector has -log(share of the annotation's genes that carry the term) for each of its terms, so that two
@@ -99,7 +99,7 @@ def weighted_cosine(annotation: GeneAnnotation, genes_A: Sequence[str], genes_T:
     ----------
     annotation
         Terms of genes; aliases among the names are resolved.
-    genes_A, genes_T
+    genes, targets
         Gene names.
 
     Returns
@@ -107,7 +107,7 @@ def weighted_cosine(annotation: GeneAnnotation, genes_A: Sequence[str], genes_T:
     np.ndarray
         (A, T) float64 in 0..1: 1 for a gene with itself; 0 for genes without terms, even with themselves.
     """
-    return cosines(term_vectors(annotation, genes_A), term_vectors(annotation, genes_T))
+    return cosines(term_vectors(annotation, genes), term_vectors(annotation, targets))
 
 
 def term_vectors(annotation: GeneAnnotation, genes: Sequence[str]) -> sparse.csr_matrix:

@@ -270,9 +270,9 @@ class GEARSNetwork(nn.Module):
         finally:
             self.train(was_training)
 
-    def node_effects(self) -> Tensor:
-        """Representation of every perturbation node after the graph layers, (P, H)."""
-        return self.sim_layers[-1](self.fallback(self.go_graph(self._inner_nodes())))
+    def node_messages(self) -> Tensor:
+        """Messages that every perturbation node gets, before the last graph layer's linear map, (P, H)."""
+        return self.fallback(self.go_graph(self._inner_nodes()))
 
     def base(self, count: Tensor | None = None, notes: list[Note] | None = None) -> Tensor:
         """Gene representations before any perturbation, (G, H), equal on all workers; `count` rows in the norms."""
@@ -366,7 +366,9 @@ class PreparedNetwork:
         scale_H, shift_H = affine(network.bn_pert_base)
         self._base_GH = self._own(exact(network.base()) * scale_H + shift_H)
         self._scale_H = self._own(scale_H)
-        self._node_PH = network.node_effects()
+        self._message_PH = network.node_messages()
+        last_layer = cast(GraphLinear, network.sim_layers[-1]).lin
+        self._last_layer = last_layer.weight.clone(), last_layer.bias.clone()
         self._fuse = self._owned(folded(network.pert_fuse))
         self._placing = copy.deepcopy(network.placing)
         *hidden, last = folded(network.recovery_w)
@@ -435,8 +437,9 @@ class PreparedNetwork:
         self, row: Tensor, node: Tensor, n_conditions: int, context: Tensor | None, kind: Tensor | None
     ) -> Tensor:
         """Scaled effect of each condition on the representations, (U, H); zero for controls."""
-        sums_UH = self._node_PH.new_zeros(n_conditions, self._node_PH.shape[1])
-        effect_UH = applied(self._fuse, sums_UH.index_add_(0, row, self._node_PH[node]))
+        member_MH = F.linear(self._message_PH[node], *self._last_layer)  # for the perturbed nodes only
+        sums_UH = member_MH.new_zeros(n_conditions, member_MH.shape[1]).index_add_(0, row, member_MH)
+        effect_UH = applied(self._fuse, sums_UH)
         perturbed_U = torch.zeros(n_conditions, dtype=torch.bool, device=self.device).index_fill_(0, row, True)
         effect_UH = torch.where(perturbed_U.unsqueeze(1), effect_UH, 0.0)
         return self._placing(effect_UH, context, kind) * self._scale_H

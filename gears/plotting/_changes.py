@@ -27,12 +27,12 @@ TOP: dict[str, Any] = {"s": 30, "color": "#b2182b", "edgecolors": "black", "line
 
 
 def predicted_vs_true(
-    predicted_delta_G: np.ndarray,
-    true_delta_G: np.ndarray,
+    predicted_delta: np.ndarray,
+    true_delta: np.ndarray,
     gene_names: Sequence[str] | None = None,
     *,
     top_de: Sequence[int] | np.ndarray = (),
-    sd_G: np.ndarray | None = None,
+    sd: np.ndarray | None = None,
     title: str = "",
     n_labels: int = 8,
     legend: bool = True,
@@ -45,13 +45,13 @@ def predicted_vs_true(
 
     Parameters
     ----------
-    predicted_delta_G, true_delta_G
+    predicted_delta, true_delta
         Changes over the control mean, log-normalised units, (G,).
     gene_names
         (G,) names for the labels; without them no gene is named.
     top_de
         Indices of the top differential genes.
-    sd_G
+    sd
         Standard deviation of each predicted change (a row of ``predictions.sd``), (G,): a bar is drawn over the 90 %
         interval of each marked gene.
     n_labels
@@ -62,17 +62,17 @@ def predicted_vs_true(
     ValueError
         If the two changes, or the names, differ in length.
     """
-    true = _style.per_gene("true_delta_G", true_delta_G)
-    predicted = _style.per_gene("predicted_delta_G", predicted_delta_G, len(true))
+    true = _style.per_gene("true_delta", true_delta)
+    predicted = _style.per_gene("predicted_delta", predicted_delta, len(true))
     names = None if gene_names is None else _style.names_of(gene_names, len(true))
     ax = _style.new_axes(5.6, 5.2) if ax is None else ax
     marked = np.asarray(top_de, dtype=np.int64)
     others = np.setdiff1d(np.arange(len(true)), marked)
-    half_M = np.zeros(len(marked)) if sd_G is None else _half_90("sd_G", sd_G, len(true))[marked]
+    half_M = np.zeros(len(marked)) if sd is None else _half_90("sd", sd, len(true))[marked]
     _background(ax, _limits(predicted, true, predicted[marked] - half_M, predicted[marked] + half_M))
     ax.scatter(true[others], predicted[others], label=f"other genes ({len(others)})", **REST)
     if len(marked):
-        if sd_G is not None:
+        if sd is not None:
             bars: dict[str, Any] = {"fmt": "none", "ecolor": "0.35", "elinewidth": 0.9, "zorder": 2.5}
             ax.errorbar(true[marked], predicted[marked], half_M, label="90 % interval", **bars)
         ax.scatter(true[marked], predicted[marked], label=f"top {len(marked)} differential genes", **TOP)
@@ -89,13 +89,13 @@ def predicted_vs_true(
 
 
 def prediction_figure(
-    predicted_UG: np.ndarray,
+    predicted: np.ndarray,
     truth: Truth,
     gene_names: Sequence[str] | None = None,
     *,
     rows: Sequence[int] | None = None,
     titles: Sequence[str] | None = None,
-    sd_UG: np.ndarray | None = None,
+    sd: np.ndarray | None = None,
     n_columns: int = 3,
     n_labels: int = 5,
 ) -> Figure:
@@ -103,7 +103,7 @@ def prediction_figure(
 
     Parameters
     ----------
-    predicted_UG
+    predicted
         Predicted mean expression, (U, G).
     truth
         The true means, the control mean, and the top differential genes.
@@ -111,7 +111,7 @@ def prediction_figure(
         Rows of the conditions to plot; by default the first six.
     titles
         A title for each of them; by default the condition's name.
-    sd_UG
+    sd
         Standard deviations of the predicted means (``predictions.sd``), (U, G).
     """
     shown_rows = list(range(min(6, len(truth.conditions)))) if rows is None else list(rows)
@@ -125,11 +125,11 @@ def prediction_figure(
     panels = figure.subplots(n_rows, n_columns, squeeze=False).ravel()
     for ax, row, title in zip(panels, shown_rows, titles, strict=False):
         predicted_vs_true(
-            np.asarray(predicted_UG[row]) - truth.control_mean_G,
+            np.asarray(predicted[row]) - truth.control_mean_G,
             truth.delta_UG[row],
             gene_names,
             top_de=truth.top_moderated()[row],
-            sd_G=None if sd_UG is None else sd_UG[row],
+            sd=None if sd is None else sd[row],
             title=title,
             n_labels=n_labels,
             legend=False,
@@ -191,13 +191,13 @@ BOX: dict[str, Any] = {
 
 
 def gene_changes(
-    true_delta_G: np.ndarray,
+    true_delta: np.ndarray,
     predicted: Mapping[str, np.ndarray],
     gene_names: Sequence[str],
     *,
     genes: Iterable[int | str] | np.ndarray | None = None,
-    cells_delta_NG: np.ndarray | None = None,
-    standard_error_G: np.ndarray | None = None,
+    cells_delta: np.ndarray | None = None,
+    standard_error: np.ndarray | None = None,
     sd: Mapping[str, np.ndarray] | None = None,
     n_genes: int = 20,
     title: str = "",
@@ -211,7 +211,7 @@ def gene_changes(
 
     Parameters
     ----------
-    true_delta_G
+    true_delta
         Observed mean minus control mean, (G,).
     predicted
         Predicted change over the control mean by method, (G,) each; at most six.
@@ -219,9 +219,9 @@ def gene_changes(
         (G,) names.
     genes
         Genes by name or position; by default the `n_genes` of largest observed change.
-    cells_delta_NG
+    cells_delta
         Cells of the condition minus the control mean, (N, G).
-    standard_error_G
+    standard_error
         Standard error of the observed mean, (G,); not drawn with cells.
     sd
         Standard deviation of the predicted change by method (``predictions.sd_change``), (G,) each, for methods that
@@ -238,7 +238,7 @@ def gene_changes(
     ----------
     The figure of single perturbations in Roohani, Huang, Leskovec 2023 (GEARS).
     """
-    true_G = _style.per_gene("true_delta_G", true_delta_G)
+    true_G = _style.per_gene("true_delta", true_delta)
     names = _style.names_of(gene_names, len(true_G))
     if len(predicted) > len(MARKS):
         msg = f"{count(len(predicted), 'method')} to draw; expected at most {len(MARKS)}: omit some"
@@ -249,10 +249,10 @@ def gene_changes(
     ax = _style.new_axes(max(4.0, 0.36 * len(columns) + 2.2), 3.3) if ax is None else ax
     x = np.arange(len(columns))
     ax.axhline(0, color="black", linewidth=0.8, zorder=1)
-    if cells_delta_NG is not None:
-        _cells(ax, x, cells_delta_NG, columns, true_G)
+    if cells_delta is not None:
+        _cells(ax, x, cells_delta, columns, true_G)
     else:
-        _means(ax, x, true_G[columns], standard_error_G, columns)
+        _means(ax, x, true_G[columns], standard_error, columns)
     for number, ((method, values), (colour, mark)) in enumerate(zip(predicted.items(), MARKS, strict=False)):
         value_G = _style.per_gene(f"predicted[{method!r}]", values, len(true_G))
         x_K = x + 0.14 * (number - (len(predicted) - 1) / 2)
@@ -341,7 +341,7 @@ def plot_perturbation(
         mean_CG[row] - control_G,
         {"predicted": predictions.delta(condition)},
         screen.gene_names,
-        cells_delta_NG=screen.cells.rows(screen.cells_of(row)) - control_G if screen.has_cells else None,
+        cells_delta=screen.cells.rows(screen.cells_of(row)) - control_G if screen.has_cells else None,
         sd=None if predictions.sd_change is None else {"predicted": predictions.sd_change[0]},
         n_genes=n_genes,
         title=condition.name,
@@ -387,10 +387,12 @@ def evidence(table: pd.DataFrame, *, title: str = "", ax: Axes | None = None) ->
         known = rows["without"].notna().to_numpy()
         lost = -100 * rows["without"].to_numpy()[known]
         ax.plot(lost, place[known], "D", color=ORANGE, markersize=4, label="lost without the condition")
-    columns = (rows[name].astype(str) for name in ("part", "condition", "similarity"))
+    links = rows["similarity"].astype(str)
+    if "group" in rows:
+        links = links.mask((rows["part"] == "others") & (links != ""), rows["group"].astype(str))
     names = [
-        f"{condition} ({similarity})" if similarity else condition or part
-        for part, condition, similarity in zip(*columns, strict=True)
+        f"{condition} ({link})" if link else condition or part
+        for part, condition, link in zip(rows["part"], rows["condition"].astype(str), links, strict=True)
     ]
     ax.set_yticks(place, names, fontsize=FONT)
     ax.axvline(0, color="black", linewidth=0.8)

@@ -213,7 +213,8 @@ def rate_calibration(table: pd.DataFrame, *, title: str = "", ax: Axes | None = 
         style = LINES[number % len(LINES)]
         ax.plot(part["expected"], part["observed"], color=colour, linestyle=style, linewidth=1, zorder=2)
         size = 12 + 8 * np.log10(np.maximum(part["n"].to_numpy(dtype=float), 1))
-        ax.scatter(part["expected"], part["observed"], s=size, color=colour, marker=mark, label=str(readout), zorder=3)
+        ax.scatter(part["expected"], part["observed"], s=size, color=colour, marker=mark, zorder=3)
+        ax.plot([], [], color=colour, linestyle=style, linewidth=1, marker=mark, markersize=5, label=str(readout))
     ax.set_xlim(-0.02, 1.02)
     ax.set_ylim(-0.02, 1.02)
     return _style.finish(ax, "probability of a hit", "observed share of hits", title)

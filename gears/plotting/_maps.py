@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def delta_heat_map(
-    delta_UG: np.ndarray,
+    delta: np.ndarray,
     conditions: Sequence[Condition | str],
     gene_names: Sequence[str],
     *,
@@ -38,8 +38,8 @@ def delta_heat_map(
 
     Parameters
     ----------
-    delta_UG
-        Changes, (U, G), such as :attr:`gears.prediction.Predictions.delta_UG`.
+    delta
+        Changes, (U, G), such as ``predictions.delta_UG``.
     conditions
         The U conditions.
     gene_names
@@ -61,7 +61,7 @@ def delta_heat_map(
         If lengths disagree, a gene is unknown, or there is nothing to draw.
     """
     labels = _style.condition_names(conditions)
-    delta = _style.per_condition("delta_UG", delta_UG, len(labels))
+    delta = _style.per_condition("delta", delta, len(labels))
     names = _style.names_of(gene_names, delta.shape[1])
     if not labels:
         msg = "there is no condition to draw; give at least one"

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from scipy import special
-from scipy.stats import rankdata
 
 from gears.conditions import Condition
 from gears.core._messages import count
@@ -20,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def embedding(
-    delta_UG: np.ndarray,
+    delta: np.ndarray,
     conditions: Sequence[Condition | str],
     *,
     groups: Sequence[str] | None = None,
-    true_delta_UG: np.ndarray | None = None,
-    coordinates_U2: np.ndarray | None = None,
+    true_delta: np.ndarray | None = None,
+    coordinates: np.ndarray | None = None,
     n_labels: int = 12,
     title: str = "",
     ax: Axes | None = None,
@@ -37,15 +36,15 @@ def embedding(
 
     Parameters
     ----------
-    delta_UG
+    delta
         Predicted changes over control, (U, G).
     conditions
         The U conditions, at least two.
     groups
         (U,) such as the subgroup of each condition, at most six different ones, shown by mark and colour.
-    true_delta_UG
+    true_delta
         True changes, (U, G).
-    coordinates_U2
+    coordinates
         Another embedding of the predictions (UMAP, say), instead of principal components; without true changes.
     n_labels
         Number of conditions to name, those farthest from the middle first.
@@ -56,17 +55,17 @@ def embedding(
         If lengths disagree, there are fewer than two conditions or too many groups.
     """
     names = _style.condition_names(conditions)
-    delta = _style.per_condition("delta_UG", delta_UG, len(names))
-    true = None if true_delta_UG is None else _style.per_condition("true_delta_UG", true_delta_UG, len(names))
+    delta = _style.per_condition("delta", delta, len(names))
+    true = None if true_delta is None else _style.per_condition("true_delta", true_delta, len(names))
     group_names = _groups(groups, len(names))
-    if true is not None and coordinates_U2 is not None:
-        msg = "true_delta_UG has no coordinates in coordinates_U2; omit one of the two"
+    if true is not None and coordinates is not None:
+        msg = "true_delta cannot be drawn in custom coordinates; omit one of the two"
         raise ValueError(msg)
     ax = _style.new_axes(5.6, 4.6) if ax is None else ax
-    if coordinates_U2 is None:
+    if coordinates is None:
         points_U2, true_U2, labels = _principal(delta, true)
     else:
-        points_U2 = _style.per_condition("coordinates_U2", coordinates_U2, len(names))
+        points_U2 = _style.per_condition("coordinates", coordinates, len(names))
         true_U2, labels = None, ("", "")
     order = list(dict.fromkeys(group_names))
     for group, (colour, mark) in zip(order, MARKS, strict=False):
@@ -134,8 +133,8 @@ def _groups(groups: Sequence[str] | None, n_conditions: int) -> list[str]:
 
 
 def volcano(
-    delta_G: np.ndarray,
-    p_value_G: np.ndarray,
+    delta: np.ndarray,
+    p_values: np.ndarray,
     gene_names: Sequence[str] | None = None,
     *,
     level: float = 0.05,
@@ -153,9 +152,9 @@ def volcano(
 
     Parameters
     ----------
-    delta_G
+    delta
         Changes over the control mean, (G,).
-    p_value_G
+    p_values
         Two-sided p values, (G,); 0 is drawn at the top edge, NaN counts as 1.
     gene_names
         (G,) names for the labels.
@@ -173,8 +172,8 @@ def volcano(
     ValueError
         If lengths disagree, or p values or the level are outside 0 to 1.
     """
-    delta = _style.per_gene("delta_G", delta_G)
-    p = np.nan_to_num(_style.per_gene("p_value_G", p_value_G, len(delta)), nan=1.0)
+    delta = _style.per_gene("delta", delta)
+    p = np.nan_to_num(_style.per_gene("p_values", p_values, len(delta)), nan=1.0)
     names = None if gene_names is None else _style.names_of(gene_names, len(delta))
     if not 0 < level < 1 or p.min(initial=0.0) < 0 or p.max(initial=1.0) > 1:
         msg = (
@@ -208,8 +207,8 @@ def volcano(
     _style.legend_below(ax, columns=2)
     if names is not None and passed.any():
         genes = np.flatnonzero(passed)
-        rank = np.minimum(*(rankdata(-values[genes], "ordinal") for values in (height, np.abs(delta))))
-        order = genes[np.argsort(rank, kind="stable")][:n_labels]
+        first = [np.argsort(-values[genes], kind="stable") for values in (height, np.abs(delta))]
+        order = genes[pd.unique(np.stack(first, axis=1).ravel())][:n_labels]  # in turn: the highest, the largest
         across = np.linspace(*ax.get_xlim(), 100)  # no name on the dashed line
         x, y = np.append(delta, across), np.append(height, np.full(100, height[genes].min()))
         _style.name_near(ax, x, y, [(int(gene), names[gene]) for gene in order])

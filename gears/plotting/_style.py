@@ -221,7 +221,7 @@ def name_points(ax: Axes, x: np.ndarray, y: np.ndarray, named: Sequence[tuple[in
     `x` and `y` are all points, (N,), `named` the position and name of those to name.
     """
     low, high = ax.get_ylim()
-    step = 0.05 * (high - low)  # height of a line of text in data units
+    step = 0.065 * (high - low)  # a line of text in data units, in the smallest panel as well
     ordered = sorted((float(y[point]), float(x[point]), name) for point, name in named)
     heights = spread([height for height, _, _ in ordered], step, low + step / 2, high - step / 2)
     for height, (point_y, point_x, name) in zip(heights, ordered, strict=True):

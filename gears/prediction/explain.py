@@ -72,7 +72,7 @@ class Explanation:
         """One line: the groups with their shares of the prediction, and the effective number of conditions."""
         shown = [f"{100 * share:.0f} % {group}" for group, share in self.groups.items() if abs(share) >= _LEAST_SHARE]
         rests = "1 condition" if self.n_effective < 1.05 else f"{self.n_effective:.1f} conditions"
-        return f"{self.condition.name}: {', '.join(shown) or 'no change'}; rests on {rests} in effect"
+        return f"{self.condition.name}: {', '.join(shown) or 'no change'}; effectively rests on {rests}"
 
     @property
     def _shown(self) -> pd.DataFrame:

@@ -39,8 +39,7 @@ MEAN_MARGIN = 0.02  # that the criterion must gain before means alone are taken
 MEAN_SHARE = 0.9
 """Share of the mean where predictions of a kind with a new gene have no surely smaller error than it; the rest keeps
 their pattern."""
-CANDIDATE_MARGIN = 0.02  # that the criterion must gain before the evidence is overruled
-CUT_MARGIN = 0.05  # that it must gain before large changes are cut
+CANDIDATE_MARGIN = 0.02  # that the criterion must gain before the evidence is overruled, or large changes are cut
 _CUT = 6.0  # robust standard deviations of a gene's changes over conditions, beyond which changes are cut
 _LEAST_CUT = 0.01  # share of the changes that lie there, before this is tried
 _FEWEST_OF_KIND = 5  # held-out conditions that decide about the unmeasured ones of their kind
@@ -225,7 +224,7 @@ def _all_candidates(data: PriorData, rest_CG: np.ndarray, target_SG: np.ndarray)
         cut_CG = _cut(data, rest_CG)
         if (cut_CG != rest_CG).mean() > _LEAST_CUT:
             regressions = Process.of(data, cut_CG).regressions()
-            yield from _candidates(regressions, cut_CG, target_SG, margin=CUT_MARGIN, is_cut=True)
+            yield from _candidates(regressions, cut_CG, target_SG, margin=CANDIDATE_MARGIN, is_cut=True)
 
 
 def _candidates(

@@ -23,6 +23,7 @@ from gears.priors._kernels import settings_of
 LIMIT = 8.0
 """Inputs are cut at so many standard deviations: the function is not used beyond what it was trained on."""
 _BLOCK_VALUES = 1 << 17  # conditions x genes of a block
+_BLOCK_ROWS = 1 << 13  # of them that go through the layers at once
 
 _OF_GENES = {name: name for name in ("noise_G", "profile_GK", "response_G")}
 _OF_SETTINGS = {
@@ -185,13 +186,20 @@ class Head:
         return change_UG
 
     def of_inputs(self, inputs_UGF: np.ndarray) -> np.ndarray:
-        """Change by inputs, before the weights, (U, G) float64."""
-        values = np.clip((inputs_UGF - self.centre_F) / self.spread_F, -LIMIT, LIMIT)
-        *hidden, last = self.layers
-        for weight, bias in hidden:
-            values = values @ weight + bias
-            values *= special.expit(values)
-        return np.asarray(self.size * (values @ last[0] + last[1])[..., 0])
+        """Change by inputs, before the weights, (U, G) float64; computed in float32, as the head was trained."""
+        centre_F, spread_F = self.centre_F.astype(np.float32), self.spread_F.astype(np.float32)
+        *hidden, last = [(weight.astype(np.float32), bias.astype(np.float32)) for weight, bias in self.layers]
+        inputs_NF = inputs_UGF.reshape(-1, len(centre_F))
+        change_N = np.empty(len(inputs_NF))
+        for start in range(0, len(inputs_NF), _BLOCK_ROWS):  # what stays in a cache
+            rows = slice(start, start + _BLOCK_ROWS)
+            values = np.clip((inputs_NF[rows] - centre_F) / spread_F, -LIMIT, LIMIT)
+            for weight, bias in hidden:
+                values = values @ weight
+                values += bias
+                values *= special.expit(values)
+            change_N[rows] = (values @ last[0] + last[1])[:, 0]
+        return self.size * change_N.reshape(inputs_UGF.shape[:2])
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Everything as arrays for a file; the columns of the nodes are those of the prior."""

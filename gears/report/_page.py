@@ -20,7 +20,7 @@ from gears.evaluation.truth import Truth
 from gears.evaluation.verdict import MIN_CONDITIONS, NO_RANGE, WORSE, Results, run_costs, without_range
 from gears.plotting._changes import evidence, gene_changes, prediction_figure
 from gears.plotting._curves import difference_handles, method_differences
-from gears.plotting._maps import change_limit, delta_heat_map, variable_genes
+from gears.plotting._maps import change_limit, delta_heat_map
 from gears.plotting._style import FONT, MARKS, colour_bar, figure_of, new_figure
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 WIDTH = 10.4
 """Inches: the width of the page, where text of 8 points is 12 pixels high."""
+N_COLUMNS = 30
+"""Genes in a heat map: more cannot be read."""
 N_BASELINES = 3
 RANKED_BY = "pearson_delta_ref"
 EVIDENCE = "evidence"  # begins the names of figures of what predictions rest on
@@ -90,7 +92,7 @@ def report_figures(results: Results, profiles: Profiles | None) -> dict[str, tup
         profiles.gene_names,
         rows=list(chosen),
         titles=[f"{label} of {n_all}: {names[row]}" if label else names[row] for row, label in chosen.items()],
-        sd_UG=profiles.sd_UG,
+        sd=profiles.sd_UG,
     )
     figures["conditions"] = (figure, f"{text}.")
     for number, row in enumerate(chosen):
@@ -104,9 +106,12 @@ def report_figures(results: Results, profiles: Profiles | None) -> dict[str, tup
         explanation = profiles.explain(profiles.truth.conditions[row])
         figure = figure_of(evidence(explanation.table, title=explanation.condition.name))
         figures[f"{EVIDENCE}_{number + 1}"] = (figure, f"{explanation.text}.")
-    text = "Changes over control: the truth and predictions, conditions in rows, the most variable genes in columns."
     first = dict(list(profiles.predictions.items())[:2])
-    figures["changes"] = (heat_map_figure(profiles.truth, first, profiles.gene_names), text)
+    n_genes = len(profiles.gene_names)
+    left = f" ({n_genes - N_COLUMNS:,} others are not shown)" if n_genes > N_COLUMNS else ""
+    text = "Changes over control: the truth and predictions, conditions in rows, in columns the genes with the largest "
+    figure = heat_map_figure(profiles.truth, first, profiles.gene_names)
+    figures["changes"] = (figure, f"{text}measured or predicted changes{left}.")
     return figures
 
 
@@ -173,22 +178,25 @@ def top_de_figure(truth: Truth, predictions: Mapping[str, np.ndarray], row: int,
         truth.delta_UG[row],
         {name: values_UG[row] - truth.control_mean_G for name, values_UG in drawn},
         gene_names,
-        cells_delta_NG=cells,
-        standard_error_G=truth.std_UG[row] / np.sqrt(max(int(truth.n_cells_U[row]), 1)),
+        cells_delta=cells,
+        standard_error=truth.std_UG[row] / np.sqrt(max(int(truth.n_cells_U[row]), 1)),
         title=f"{condition.name} ({int(truth.n_cells_U[row])} cells)",
     )
     return figure_of(ax)
 
 
 def heat_map_figure(truth: Truth, predictions: Mapping[str, np.ndarray], gene_names: Sequence[str]) -> Figure:
-    """Changes of every condition (rows) over the 60 most variable genes (columns): the truth and each method.
+    """Changes of every condition (rows) over the genes that change most (columns): the truth and each method.
 
+    The genes are those with the largest true change or change by the first method, ordered by their mean true change.
     All panels have one colour scale, symmetric about 0 and cut at the 99th percentile of the true changes.
     """
-    genes = variable_genes(truth.delta_UG, 60)
     order = np.argsort([f"{len(c)}{c.name}" for c in truth.conditions], kind="stable")
     panels = {"truth": truth.delta_UG}
     panels |= {name: values_UG - truth.control_mean_G for name, values_UG in predictions.items()}
+    largest_G = np.max([np.abs(delta_UG).max(axis=0) for delta_UG in list(panels.values())[:2]], axis=0)
+    genes = np.argsort(-largest_G, kind="stable")[:N_COLUMNS]
+    genes = genes[np.argsort(truth.delta_UG[:, genes].mean(axis=0), kind="stable")]
     limit = change_limit(truth.delta_UG[:, genes])
     figure = new_figure(WIDTH, len(panels) * min(max(0.15 * len(order), 1.0), 6.0) + 1.1)
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
@@ -250,6 +258,7 @@ def build_page(results: Results, images: Mapping[str, tuple[bytes, str]]) -> str
         left_out=Table("Excluded", left_out),
         undefined=_undefined(results),
         metrics={name: METRICS[name] for name in metrics if name in METRICS},
+        directions={name: _direction(name) for name in metrics if name in METRICS},
         baselines={marked(name): BASELINES[name] for name in methods if name in BASELINES},
     )
 

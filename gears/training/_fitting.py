@@ -32,7 +32,7 @@ from gears.distributed._log import quiet, shown
 from gears.distributed._world import World
 from gears.evaluation.compare import CompareOptions, Comparison, compare
 from gears.evaluation.intervals import model_name, summary_table
-from gears.evaluation.verdict import closing_frame, footnotes, short_table, verdict_table
+from gears.evaluation.verdict import closing_frame, closing_sentence, footnotes, short_table, verdict_table
 from gears.files._paths import link_target, user_path
 from gears.graphs._sources import with_sources as read_sources
 from gears.model._card import write_card
@@ -479,7 +479,8 @@ class TrainResult:
         if table is not None and len(rows := verdict_table(table)):
             notes = "".join(f"<p>{escape(line)}</p>" for line in footnotes(rows, table))
             frame = closing_frame(rows, model_name(table)).to_html(index=False, border=0)
-            html = f'<div style="overflow-x: auto">{frame}</div>{notes}'
+            sentence = escape(closing_sentence(rows, table))
+            html = f'<p>{sentence}</p><div style="overflow-x: auto">{frame}</div>{notes}'
         facts = "; ".join(f"{name}: {text}" for name, text in self._facts().items())
         return f"{html}<p>{escape(facts)}</p>"
 

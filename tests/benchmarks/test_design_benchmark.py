@@ -53,13 +53,6 @@ def test_rates_are_counted_by_readout(screen) -> None:
     assert table.loc["gene", "recall 20%"] > 0.4
 
 
-def test_coverage_is_that_of_defined_departures() -> None:
-    departures = pd.DataFrame(
-        {"low": [-1.0, -1.0, 0.1, 0.0], "high": [1.0, 1.0, 0.2, 5.0], "true": [0.5, -1.0, 0.3, np.nan]}
-    )
-    assert hits.coverage(departures) == {"n": 3, "in_interval": pytest.approx(2 / 3), "width": 2.0}
-
-
 def test_scores_of_every_kind_are_drawn_with_one_legend_and_without_small_bins() -> None:
     bins = pd.DataFrame({"expected": [0.1, 0.2], "observed": [0.1, 0.9], "n": [hits.FEWEST, hits.FEWEST - 1]})
     figure = hits.score_figure(
@@ -83,13 +76,30 @@ def test_false_rates_and_recall_are_those_of_known_hits() -> None:
     assert row["false at 0.05"] == 0.5  # the two most probable, of which one is a hit
     assert row["taken at 0.05"] == 2
     assert row["false at 0.2"] == pytest.approx(1 / 3)
+    departures = pd.DataFrame(
+        {"low": [-1.0, -1.0, 0.1, 0.0], "high": [1.0, 1.0, 0.2, 5.0], "true": [0.5, -1.0, 0.3, np.nan]}
+    )
+    assert hits.coverage(departures) == {"n": 3, "in_interval": pytest.approx(2 / 3), "width": 2.0}
 
 
-def test_a_verdict_needs_enough_conditions() -> None:
+def test_rows_need_enough_conditions_and_departures_their_sign() -> None:
     rows = {"seed": 1, "repeat": [0, 1], "round": 1, "n_measured": 8, "error": 1.0}
     replayed = pd.concat([pd.DataFrame({"aim": aim, "n_conditions": 40, **rows}) for aim in design.AIMS])
     assert {row["verdict"] for row in design.replay_table(replayed)} == {"", "open"}
     assert {row["verdict"] for row in design.replay_table(replayed.assign(n_conditions=20))} == {""}
+    found = pd.DataFrame(
+        {
+            "kind": ["synergy", "suppression", "suppression", "neutral", "synergy", "undetermined"],
+            "departure": [0.6, -0.5, -0.5, 0.1, 0.4, 0.9],
+            "true": [0.5, -0.4, 0.4, 0.35, 0.05, 0.8],
+        }
+    ).assign(low=0.0, high=1.0)
+    row = levels.of_interactions(found)
+    assert (row["large"], row["found"], row["called"], row["undetermined"]) == (5, 2, 4, 1)
+    assert row["share false"] == 0.5
+    rows = pd.DataFrame([{"screen": "additive", "situation": f"{levels.ALL}, measured", **row}])
+    outside = levels.missed({"interactions": rows})
+    assert list(outside["column"]) == ["share found", "share false"]
 
 
 def test_levels_are_those_of_the_truth(screen) -> None:
@@ -107,19 +117,3 @@ def test_levels_are_those_of_the_truth(screen) -> None:
     row = levels.of_measured(levels.measured(data, truth, model, train))
     assert row["error / measured"] < 1
     assert row["lowest slope"] <= row["median slope"] <= row["highest slope"]
-
-
-def test_departures_count_as_found_with_their_sign_and_as_false_near_0() -> None:
-    found = pd.DataFrame(
-        {
-            "kind": ["synergy", "suppression", "suppression", "neutral", "synergy", "undetermined"],
-            "departure": [0.6, -0.5, -0.5, 0.1, 0.4, 0.9],
-            "true": [0.5, -0.4, 0.4, 0.35, 0.05, 0.8],
-        }
-    ).assign(low=0.0, high=1.0)
-    row = levels.of_interactions(found)
-    assert (row["large"], row["found"], row["called"], row["undetermined"]) == (5, 2, 4, 1)
-    assert row["share false"] == 0.5
-    rows = pd.DataFrame([{"screen": "additive", "situation": f"{levels.ALL}, measured", **row}])
-    outside = levels.missed({"interactions": rows})
-    assert list(outside["column"]) == ["share found", "share false"]

@@ -135,7 +135,7 @@ def test_unknown_labels_are_refused_not_guessed(toy_adata, toy_go, tmp_path):
     with pytest.raises(ValueError, match="3 problems") as caught:
         PertData.from_adata(own, **make)
     text = str(caught.value)
-    assert "1 label (3 cells) name no gene: 'unassigned'" in text
+    assert "1 label (3 cells) names no gene: 'unassigned'" in text
     assert "drop_labels=['unassigned']" in text
     assert "label 'NTC_3' has 'NTC_3'" in text
     assert "ctrl_label=['NTC_3', 'non-targeting']" in text

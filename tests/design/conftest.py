@@ -1,7 +1,7 @@
 """A small screen with pairs, and its prior."""
 
 import pytest
-from design_models import trained
+from small_models import trained_on
 
 from gears import PertData
 from gears.simulate import simulated_screen
@@ -23,4 +23,4 @@ def pert_data(design_screen):
 
 @pytest.fixture(scope="session")
 def model(pert_data):
-    return trained(pert_data)
+    return trained_on(pert_data)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from anndata import AnnData
-from design_models import trained
+from small_models import network_of, trained_on
 
 from gears import GEARS, PertData, simulated_screen
 from gears.conditions import Condition
@@ -32,7 +32,7 @@ def lines(tmp_path_factory):
     data = PertData(tmp_path_factory.mktemp("lines"), default_pert_graph=False)
     data.new_data_process("lines", adata, context_key="cell_type")
     data.prepare_split("simulation", seed=1)
-    return data, trained(data)
+    return data, trained_on(data)
 
 
 def test_candidates_without_a_context_are_tried_in_each(lines):
@@ -141,8 +141,7 @@ def test_pairs_are_ranked_and_scored_in_each_context(lines):
 
 def test_the_head_is_trained_over_contexts(lines, tmp_path):
     data, _ = lines
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
+    model = network_of(data)
     model.train(steps=1, lr=1e-12, evaluate_test=False, verbose=False)
     report = model.parts.prior.report
     assert set(report["head"]) == {"single", "several"}
@@ -157,7 +156,7 @@ def test_the_head_is_trained_over_contexts(lines, tmp_path):
 def test_a_model_of_one_named_setting_answers_without_its_name(tmp_path, divided, toy_go):
     is_one = (divided.obs["cell_type"] == "L1") & (divided.obs["guide"] != "CRISPRa")
     data = prepared(tmp_path, divided[is_one].copy(), toy_go)
-    model = trained(data)
+    model = trained_on(data)
     measured = model.parts.fitted_conditions()[0]
     assert measured.suffix
     table = suggest(model, n=3)

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import norm
 
 from gears.design import all_pairs, hits, interactions_table, power, reverse, suggest
-from gears.design.hits import Scorer, expected_rate
+from gears.design.hits import Scorer
 
 
 def test_a_gene_s_probability_is_that_of_its_gaussians(model):
@@ -28,6 +28,7 @@ def test_a_gene_s_probability_is_that_of_its_gaussians(model):
                 2 * 1.6449 * spread_U[row], rel=1e-4
             )
         assert (np.diff(table["probability"]) <= 0).all()
+        # the expected share of false ones among the first k
         np.testing.assert_allclose(table["fdr_score"], np.cumsum(1 - table["probability"]) / table["rank"])
 
 
@@ -64,15 +65,6 @@ def test_the_perturbed_gene_itself_is_no_discovery(model):
         hits(model, [gene], readout=gene, threshold=-0.1)
 
 
-def test_the_expected_false_discovery_rate_is_the_share_of_false_hits():
-    """Draws of hits by their probabilities: the share of false ones among the first k is the expected one."""
-    rng = np.random.default_rng(0)
-    probability_C = np.sort(rng.uniform(size=60))[::-1]
-    is_hit_DC = rng.uniform(size=(20_000, 60)) < probability_C
-    share_DC = np.cumsum(~is_hit_DC, axis=1) / np.arange(1, 61)
-    np.testing.assert_allclose(share_DC.mean(axis=0), expected_rate(probability_C), atol=0.01)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -101,25 +93,15 @@ def test_by_default_a_hit_is_larger_than_half_of_the_fitted_conditions(model):
         hits(model, readout=model.gene_list[5])
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda model: suggest(model, 2),
-        lambda model: hits(model, threshold=0.1),
-        lambda model: reverse(model, {model.gene_list[3]: 1.0, model.gene_list[4]: -1.0}),
-        lambda model: interactions_table(model, scores=False),
-        lambda model: power(model, effect=0.25),
-        lambda model: pd.DataFrame({"pair": [one.name for one in all_pairs(model)]}),
-    ],
-    ids=["suggest", "hits", "reverse", "interactions_table", "power", "all_pairs"],
-)
-def test_what_holds_a_model_is_taken_as_the_model(model, call):
-    held = SimpleNamespace(gears=model, gene_list=model.gene_list)
-    pd.testing.assert_frame_equal(call(held), call(model))
-
-
-def test_pairs_and_power_of_a_model_are_those_of_its_genes_and_its_screen(model, pert_data):
-    assert list(all_pairs(model)) == model.pairs()
+def test_what_holds_a_model_is_taken_as_the_model(model, pert_data):
+    held = SimpleNamespace(gears=model)
+    wanted = {model.gene_list[3]: 1.0, model.gene_list[4]: -1.0}
+    for function, options in (
+        (suggest, {"n": 2}), (hits, {"threshold": 0.1}), (reverse, {"wanted": wanted}), (power, {"effect": 0.25}),
+        (interactions_table, {"scores": False}),
+    ):  # fmt: skip
+        pd.testing.assert_frame_equal(function(held, **options), function(model, **options))
+    assert list(all_pairs(held)) == list(all_pairs(model)) == model.pairs()
     pd.testing.assert_frame_equal(power(model, cells=37), power(pert_data, cells=37))
 
 

@@ -32,7 +32,7 @@ def test_columns_are_those_of_the_predictions(model, pert_data):
     assert [table.loc[one.name, "measured"] for one in pairs] == [one in trained for one in pairs]
 
 
-def test_the_variance_of_a_departure_is_that_of_the_difference_in_the_joint_covariance(model):
+def test_the_variance_of_a_departure_and_its_interval(model):
     parts, uncertainty = model.parts, model.parts.prior.uncertainty
     sets = [list(nodes) for nodes in combinations(parts.trained_nodes()[:4], 2)]
     joint = JointCovariance.of(uncertainty, parts.go.edge_index, parts.go.weight, parts.trained_nodes())
@@ -43,10 +43,6 @@ def test_the_variance_of_a_departure_is_that_of_the_difference_in_the_joint_cova
         difference = np.array([1, -1, -1])
         expected = difference @ cov_33 @ difference + unexplained.sum()
         assert share * (cov_33[0, 0] + unexplained[0]) == pytest.approx(expected, rel=1e-3)
-
-
-def test_the_interval_holds_the_share_of_the_error_along_the_sum_and_the_error_of_the_control(model):
-    parts, uncertainty = model.parts, model.parts.prior.uncertainty
     true_change = uncertainty.true_change
     nodes = list(parts.trained_nodes()[:2])
     pair = Condition(tuple(parts.pert_names[node] for node in nodes))

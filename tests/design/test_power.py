@@ -28,30 +28,11 @@ def test_it_agrees_with_simulation(pert_data, chosen):
         assert found == pytest.approx(wanted, rel=0.1)
 
 
-def test_it_takes_a_pert_data_and_names_what_else_is_given(pert_data):
+def test_it_takes_a_pert_data_and_bad_arguments_are_errors(pert_data):
     pd.testing.assert_frame_equal(power(pert_data, cells=37), power(pert_data.screen, cells=37))
     with pytest.raises(TypeError, match=r"expected a prepared screen, such as pert_data\.screen .*; found dict"):
         power({}, cells=37)
     assert len(list(folds(pert_data, 3))) == 3
-
-
-def test_effect_and_cells_are_inverse(pert_data):
-    seen = power(pert_data.screen, cells=37, control_cells=150)
-    for row in (0, 7, 30):
-        back = power(pert_data.screen, effect=float(seen["effect"][row]) * (1 + 1e-9), control_cells=150)
-        assert back["cells"][row] == 37
-
-
-def test_too_few_control_cells_are_no_number_of_cells(pert_data):
-    table = power(pert_data.screen, effect=0.1, control_cells=30)
-    row = int(np.flatnonzero(np.isinf(table["cells"]))[0])
-    least = int(table["least_control_cells"][row])
-    assert least > 30
-    assert np.isinf(power(pert_data.screen, effect=0.1, control_cells=least - 1)["cells"][row])
-    assert np.isfinite(power(pert_data.screen, effect=0.1, control_cells=least)["cells"][row])
-
-
-def test_bad_arguments_are_errors(pert_data):
     for arguments, message in (
         ({}, "found effect=None and cells=None; give one of them"),
         ({"effect": 0.1, "cells": 5}, "give one of them"),
@@ -62,3 +43,16 @@ def test_bad_arguments_are_errors(pert_data):
     ):
         with pytest.raises(ValueError, match=message):
             power(pert_data.screen, **arguments)
+
+
+def test_effect_and_cells_are_inverse_and_too_few_control_cells_no_number(pert_data):
+    seen = power(pert_data.screen, cells=37, control_cells=150)
+    for row in (0, 7, 30):
+        back = power(pert_data.screen, effect=float(seen["effect"][row]) * (1 + 1e-9), control_cells=150)
+        assert back["cells"][row] == 37
+    table = power(pert_data.screen, effect=0.1, control_cells=30)
+    row = int(np.flatnonzero(np.isinf(table["cells"]))[0])
+    least = int(table["least_control_cells"][row])
+    assert least > 30
+    assert np.isinf(power(pert_data.screen, effect=0.1, control_cells=least - 1)["cells"][row])
+    assert np.isfinite(power(pert_data.screen, effect=0.1, control_cells=least)["cells"][row])

@@ -36,7 +36,7 @@ def test_similarity_amount_and_their_interval():
     assert high[2] - low[2] == pytest.approx(2 * 1.645 * drawn.std(), rel=0.1)
 
 
-def test_gene_lists_and_vectors_mean_the_same(model):
+def test_gene_lists_and_vectors_mean_the_same_and_measured_perturbations_can_be_excluded(model):
     genes = model.gene_list
     up_down = {genes[0]: 1, genes[1]: 1, genes[2]: -1}
     table = reverse(model, up_down, n=5)
@@ -47,9 +47,6 @@ def test_gene_lists_and_vectors_mean_the_same(model):
     whole = np.linspace(-1, 1, len(genes))
     by_name = reverse(model, dict(zip(reversed(genes), whole[::-1], strict=True)), n=5)
     pd.testing.assert_frame_equal(reverse(model, whole, n=5), by_name)
-
-
-def test_measured_perturbations_can_be_excluded(model):
     trained = {one.name for one in model.parts.fitted_conditions()}
     wanted = {model.gene_list[0]: 1}
     assert trained & set(reverse(model, wanted, n=100)["condition"])
@@ -73,7 +70,13 @@ def test_the_difference_of_two_groups(model):
         change_between(adata, "stat", "a", "b")
 
 
-def test_bad_wanted_changes_are_errors(model):
+def test_a_single_wanted_gene_is_no_question_of_similarity_and_bad_changes_are_errors(model, caplog):
+    table = reverse(model, {model.gene_list[0]: 1}, model.pert_list[:5])
+    assert set(table["similarity"].abs()) == {1.0}
+    assert "use hits" in caplog.text
+    caplog.clear()
+    reverse(model, dict.fromkeys(model.gene_list[:2], 1), model.pert_list[:5])
+    assert not caplog.text
     genes = model.gene_list
     for wanted, message in (
         (np.ones(3), r"shape \(3,\); expected one value per gene, \(60,\)"),
@@ -84,12 +87,3 @@ def test_bad_wanted_changes_are_errors(model):
     ):
         with pytest.raises(ValueError, match=message):
             reverse(model, wanted)
-
-
-def test_a_single_wanted_gene_is_logged_as_no_question_of_similarity(model, caplog):
-    table = reverse(model, {model.gene_list[0]: 1}, model.pert_list[:5])
-    assert set(table["similarity"].abs()) == {1.0}
-    assert "use hits" in caplog.text
-    caplog.clear()
-    reverse(model, dict.fromkeys(model.gene_list[:2], 1), model.pert_list[:5])
-    assert not caplog.text

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from design_models import trained
+from small_models import trained_on
 
 from gears import GEARS
 from gears.conditions import Condition
@@ -96,46 +96,29 @@ def test_a_draw_of_the_targets_chooses_almost_as_well(model):
     assert table["remaining"].iloc[-1] == pytest.approx(batch, abs=0.02)
 
 
-def test_measured_and_unknown_candidates_are_listed_with_the_reason(model):
+def test_candidates_that_are_excluded_are_listed_with_the_reason(model, caplog, monkeypatch):
+    import gears.design._candidates as module
+
     trained_on = model.parts.fitted_conditions()[0]
-    known = unknown(model, 3)
-    table = suggest(model, [trained_on, "NOGENE", "ctrl", *known], 10)
-    assert set(table["condition"]) == {one.name for one in known}
-    excluded = table.attrs["excluded"]
-    assert excluded[trained_on.name] == "already measured"
-    assert "not a gene of the perturbation graph" in excluded["NOGENE+ctrl"]
-    assert excluded["ctrl"] == "the control"
+    known = unknown(model, 4)
+    lonely, first, *_ = (one.genes[0] for one in known)
+    sources = dict(module.source_of_genes(model.parts)) | {lonely: "nothing"}
+    monkeypatch.setattr(module, "source_of_genes", lambda parts: sources)
+    table = suggest(model, [trained_on, "NOGENE", "ctrl", first.lower(), *known], 10, measured=known[3].name)
+    assert set(table["condition"]) == {one.name for one in known[1:3]}
+    assert not any("ignored" in message for message in caplog.messages)
+    for name, words in {
+        trained_on.name: "already measured", "ctrl": "the control", "NOGENE+ctrl": "gene of the perturbation graph",
+        f"{first.lower()}+ctrl": f"; did you mean {first!r}?)", f"{lonely}+ctrl": "has no neighbours",
+    }.items():  # fmt: skip
+        assert words in table.attrs["excluded"][name]
+    suggest(model, [first], measured=["NOGENE"])
+    assert caplog.messages[-1].endswith("ignored, as the perturbation graph lacks their genes: NOGENE+ctrl")
     with pytest.raises(ValueError, match="no candidate is left"):
         suggest(model, [trained_on])
     with pytest.raises(ValueError, match=r"no target is left \(none was given\); give genes of pert_list$"):
         suggest(model, targets=[])
-
-
-def test_names_with_other_capitals_are_listed_with_the_right_one(model):
-    first, second = (one.genes[0] for one in unknown(model, 2))
-    assert first != first.lower()
-    excluded = suggest(model, [first.lower(), second]).attrs["excluded"]
-    assert excluded[f"{first.lower()}+ctrl"].endswith(f"; did you mean {first!r}?)")
-
-
-def test_measured_conditions_may_be_one_name_and_unknown_ones_are_logged(model, caplog):
-    known = [one.genes[0] for one in unknown(model, 3)]
-    table = suggest(model, known, measured=known[0])
-    assert set(table["condition"]) == {f"{gene}+ctrl" for gene in known[1:]}
-    assert not any("ignored" in message for message in caplog.messages)
-    suggest(model, known, measured=["NOGENE"])
-    assert caplog.messages[-1].endswith("ignored, as the perturbation graph lacks their genes: NOGENE+ctrl")
-
-
-def test_genes_without_neighbours_are_listed_with_the_reason(model, monkeypatch):
-    import gears.design._candidates as module
-
-    gene = unknown(model)[0].genes[0]
-    sources = dict(module.source_of_genes(model.parts)) | {gene: "nothing"}
-    monkeypatch.setattr(module, "source_of_genes", lambda parts: sources)
-    table = suggest(model, [gene, unknown(model)[1]], 100)
-    assert f"{gene}+ctrl" not in set(table["condition"])
-    assert "has no neighbours" in table.attrs["excluded"][f"{gene}+ctrl"]
+    pd.testing.assert_frame_equal(suggest(model, 3), suggest(model, n=3))
 
 
 def test_candidates_are_expressed_genes_and_alike_ones_are_said_to_be(model, caplog):
@@ -191,17 +174,13 @@ def test_bad_arguments_are_errors_with_the_remedy(model, arguments, message):
 
 
 def test_a_model_without_standard_deviations_is_an_error_with_the_remedy(model, pert_data):
-    alone = [trained(pert_data, seed, prior=None, steps=1, epochs=None) for seed in (1, 2)]
+    alone = [trained_on(pert_data, seed, prior=None, steps=1, epochs=None) for seed in (1, 2)]
     with pytest.raises(ValueError, match=re.escape('train one with a prior, train(prior="auto"), or give an Ensemble')):
         suggest(alone[0])
     ensemble = Ensemble(alone)
     assert len(suggest(ensemble, None, 3, "effect", threshold=0.1)) == 3
     with pytest.raises(ValueError, match="needs the prior of a single model"):
         suggest(ensemble)
-
-
-def test_a_number_alone_is_the_size_of_the_batch(model):
-    pd.testing.assert_frame_equal(suggest(model, 3), suggest(model, n=3))
 
 
 def test_measurements_for_given_predictions_are_those_that_lower_their_variance_most(model):

@@ -50,12 +50,13 @@ from fault_cases import (
     cases,
 )  # fmt: skip
 
+from gears import train_multi_gpu
 from gears.distributed._launch import Group
 from gears.files import _atomic as atomic
 from gears.files.formats import read_tensors
 from gears.gears import GEARS
 from gears.jobs import _job as job_module
-from gears.jobs._job import TrainingJob, train_ddp_worker, train_multi_gpu
+from gears.jobs._job import TrainingJob, train_ddp_worker
 from gears.simulate import simulated_screen
 from gears.training import TrainingEngine
 from gears.training import _checkpoints as checkpoints

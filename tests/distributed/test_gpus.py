@@ -73,11 +73,9 @@ def test_visible_cards_as_cuda_sees_them(value: str | None, expected: str, set_v
 DIVIDED = [Gpu("GPU-eeee", "A100", 40 * GIB, 39 * GIB, 90, divided=True), Gpu("GPU-ffff", "A100", 40 * GIB, 0)]
 
 
-SLICES = [(DIVIDED, visible) for visible in (None, "1,0", "MIG-e1", "MIG-e1,MIG-e2")]
-
-
-@pytest.mark.parametrize(("gpus", "visible"), [*SLICES, (DIVIDED[1:], "MIG-e1")])
-def test_slices_are_not_chosen_among_and_take_one_worker(gpus, visible, caplog, set_variables):
+@pytest.mark.parametrize("visible", [None, "1,0", "MIG-e1", "MIG-e1,MIG-e2", "none is divided"])
+def test_slices_are_not_chosen_among_and_take_one_worker(visible, caplog, set_variables):
+    gpus, visible = (DIVIDED[1:], "MIG-e1") if visible == "none is divided" else (DIVIDED, visible)
     set_variables({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
     with pytest.raises(ValueError, match=r"gpu_ids='free:1' was requested, but .* slices .*without gpu_ids"):
         resolve_gpu_ids("free:1", list_gpus=lambda: gpus)
@@ -106,7 +104,7 @@ def test_several_workers_on_one_visible_slice_are_refused(monkeypatch: pytest.Mo
     assert plan_devices(2, device="cpu").devices == ("cpu", "cpu")
 
 
-def test_different_models_may_be_numbered_otherwise(caplog, set_variables) -> None:
+def test_busy_cards_unequal_memory_and_other_numbering_are_warned_about(caplog, set_variables) -> None:
     with caplog.at_level(logging.WARNING, logger="gears"):
         resolve_gpu_ids("free:1", list_gpus=lambda: GPUS)
     assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in caplog.text
@@ -116,6 +114,13 @@ def test_different_models_may_be_numbered_otherwise(caplog, set_variables) -> No
         set_variables(BY_BUS)
         resolve_gpu_ids("free:1", list_gpus=lambda: GPUS)
     assert caplog.text == ""
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        warn_about_gpus(["cuda:1", "cuda:3"], list_gpus=lambda: GPUS)
+    assert [record.args[0] for record in caplog.records] == [3]
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        warn_about_gpus(["cuda:1", "cuda:2"], list_gpus=lambda: GPUS)
+    assert "GPU 1: 80 GiB, GPU 2: 40 GiB" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -139,17 +144,6 @@ def test_least_busy_cards(asked, visible, expected, set_variables) -> None:
 def test_other_texts_and_more_gpus_than_there_are_are_refused(asked: str) -> None:
     with pytest.raises(ValueError, match="only 4" if asked == "free:5" else "free:N"):
         resolve_gpu_ids(asked, list_gpus=lambda: GPUS)
-
-
-def test_busy_cards_and_unequal_memory_are_warned_about(caplog, set_variables) -> None:
-    set_variables(BY_BUS)
-    with caplog.at_level(logging.WARNING, logger="gears"):
-        warn_about_gpus(["cuda:1", "cuda:3"], list_gpus=lambda: GPUS)
-    assert [record.args[0] for record in caplog.records] == [3]
-    caplog.clear()
-    with caplog.at_level(logging.WARNING, logger="gears"):
-        warn_about_gpus(["cuda:1", "cuda:2"], list_gpus=lambda: GPUS)
-    assert "GPU 1: 80 GiB, GPU 2: 40 GiB" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -177,24 +171,13 @@ def test_a_busy_gpu_among_different_models_has_a_number_only_where_it_is_certain
         assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in message
 
 
-def test_names_of_gpus_come_from_nvml_and_only_where_the_order_is_certain(monkeypatch) -> None:
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+def test_names_of_gpus_come_from_nvml_and_only_where_the_order_is_certain(monkeypatch, set_variables) -> None:
     assert gpu_names(4, list_gpus=lambda: GPUS) == "0, 1, 2, 3"
-    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    set_variables(BY_BUS)
     assert gpu_names(4, list_gpus=lambda: GPUS) == "0 (H100), 1 (H100), 2 (A100), 3 (H100)"
     assert gpu_names(3, list_gpus=lambda: GPUS) == "0, 1, 2"  # torch sees others than NVML
     assert gpu_names(0, list_gpus=lambda: GPUS) == "none"
-
-
-def test_cpu_workers_ask_nobody() -> None:
-    def refuse() -> list[Gpu]:
-        raise AssertionError
-
-    assert warn_about_gpus(["cpu", "cpu"], list_gpus=refuse) is None
-
-
-def test_missing_library_is_explained(monkeypatch) -> None:
+    assert warn_about_gpus(["cpu", "cpu"], list_gpus=lambda: pytest.fail("CPU workers ask nobody")) is None
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(RuntimeError, match="nvidia-ml-py"):
         nvml_gpus()

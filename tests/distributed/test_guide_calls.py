@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from anndata import AnnData
 from driving import free_port, start_by_fork
+from small_models import trained_alone
 
-from gears import GEARS, PertData
+from gears import PertData
 from gears.training import TrainingEngine
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -96,14 +97,7 @@ def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
 @pytest.fixture(scope="module")
 def loss_alone(folder: Path) -> list[float]:
     """Losses of the trainings below in one process."""
-    pert_data = PertData(folder, default_pert_graph=False)
-    pert_data.load("small")
-    pert_data.prepare_split("simulation", seed=1)
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    options = {"objective": "cells", "batch_size": 24, "epochs": 2, "lr": 1e-3, "dtype": "float64"}
-    result = model.train(**options, verbose=False, evaluate_test=False)
-    return [record["train_loss"] for record in result.history]
+    return [record["train_loss"] for record in trained_alone(folder, lr=1e-3).result.history]
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from driving import free_port, start_by_fork
+from small_models import network_of, trained_alone
 
 from gears import GEARS, PertData
 from gears.distributed._group import share_loaders
@@ -29,8 +30,7 @@ OPTIONS = {"prior": None, "epochs": 2, "objective": "cells", "dtype": "float64",
 
 def training(folder: Path) -> tuple[GEARS, bool, int]:
     pert_data = prepared(folder, 12)
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=8)
+    model = network_of(pert_data)
     result = model.train(distributed=True, **OPTIONS)
     return model, result.table is not None, pert_data.dataloader["train_loader"].sampler.rank
 
@@ -102,18 +102,14 @@ def test_two_launched_processes_train_the_model_of_one(launcher, folder, alone, 
     lines = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
     assert lines == [[0, 2, False, True, 0, 0, 2, True], [1, 2, False, False, 1, 1, 2, True]]
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    model = GEARS(prepared(folder, 24), device="cpu")
-    model.model_initialize(hidden_size=8)
-    model.train(**OPTIONS, evaluate_test=False, verbose=False)
-    alone = model.best_model.state_dict()
+    expected = trained_alone(folder / "screens", **OPTIONS).best_model.state_dict()
     for name in ("before", "after"):
         state = torch.load(folder / name / "model.pt", weights_only=True)
-        assert all((state[key] - value).abs().max() < 1e-9 for key, value in alone.items()), name
+        assert all((state[key] - value).abs().max() < 1e-9 for key, value in expected.items()), name
 
 
-def test_without_a_world_it_says_how_to_start_one(folder: Path, alone: None, monkeypatch) -> None:
-    model = GEARS(prepared(folder), device="cpu")
-    model.model_initialize(hidden_size=8)
+def test_without_a_world_it_says_how_to_start_one_and_alone_that_there_is_one(folder, alone, monkeypatch, caplog):
+    model = network_of(prepared(folder))
     with pytest.raises(RuntimeError, match=r"RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT not set.*torchrun"):
         model.train(epochs=1, distributed=True)
     monkeypatch.setenv("RANK", "0")
@@ -124,15 +120,9 @@ def test_without_a_world_it_says_how_to_start_one(folder: Path, alone: None, mon
     monkeypatch.setenv("RANK", "first")
     with pytest.raises(ValueError, match="RANK is 'first'"):
         model.train(epochs=1, distributed=True)
-
-
-def test_a_launched_process_that_trains_alone_is_told(folder: Path, alone: None, monkeypatch, caplog) -> None:
-    for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}.items():
-        monkeypatch.setenv(name, value)
-    model = GEARS(prepared(folder), device="cpu")
-    model.model_initialize(hidden_size=8)
+    monkeypatch.setenv("RANK", "1")
     with caplog.at_level(logging.WARNING, logger="gears"):
-        model.train(epochs=1, batch_size=24, evaluate_test=False, verbose=False)
+        model.train(steps=1, batch_size=24, evaluate_test=False, verbose=False)
     assert "process 1 of 2 of a launcher" in caplog.text
 
 

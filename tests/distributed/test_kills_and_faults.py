@@ -36,7 +36,7 @@ def test_kills_faults_and_stops(tmp_path: Path) -> None:
     """Who was hit is named, the run goes on exactly, nothing is left, and the caller is as it was."""
     results = tmp_path / "rows.jsonl"
     names = [
-        "SIGKILL | worker 1 | validation",
+        "SIGKILL | worker 0 | writing a checkpoint",
         "exception, the other deaf to SIGTERM | worker 1 | a step",
         "SIGTERM | caller | a step",
         "SIGKILL | caller | validation",

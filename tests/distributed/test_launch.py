@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -52,14 +51,6 @@ def test_from_standard_input_twice_with_other_numbers_of_workers() -> None:
     assert done.stdout.split() == ["20", "10", "False"], "the value of rank 0"
 
 
-def side_by_side(jobs: int, size: int) -> list[list[int]]:
-    """Jobs started at once, each from a thread of its own; what each returned."""
-    with ThreadPoolExecutor(jobs) as pool:
-        numbers = range(jobs)
-        started = [pool.submit(launch, summed, ["cpu"] * size, (job,), backend="gloo") for job in numbers]
-        return [future.result(timeout=500) for future in started]
-
-
 def summed(rank: int, size: int, job: int) -> list[int]:
     total = torch.tensor([rank + 1])
     torch.distributed.all_reduce(total)
@@ -67,7 +58,9 @@ def summed(rank: int, size: int, job: int) -> list[int]:
 
 
 def test_jobs_at_once_from_threads(quick_workers: None) -> None:
-    assert side_by_side(2, 1) == [[0, 1], [1, 1]]
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(launch, summed, ["cpu"], (job,), backend="gloo") for job in (0, 1)]
+        assert [job.result(timeout=500) for job in jobs] == [[0, 1], [1, 1]]
 
 
 def work_beside_a_silent_one(rank: int, world_size: int, ends: str) -> None:
@@ -122,26 +115,19 @@ def test_workers_that_do_not_stop_in_time_are_ended_with_a_warning(
     assert re.search(rf"1 worker ended by force \({why}\); resume=True continues", caplog.text)
 
 
-def full_of(library: str) -> Callable[[int, int], Any]:
-    def work(rank: int, world_size: int) -> Any:
-        return (np.zeros if library == "numpy" else torch.zeros)(2**50)
-
-    return work
-
-
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_a_worker_without_memory_says_what_to_do(library: str, quick_workers: None) -> None:
-    with pytest.raises(WorkerError, match=r"worker 0 of 1 failed: .*memory is full: use fewer workers"):
-        launch(full_of(library), ["cpu"], backend="gloo")
-
-
-def determinism(rank: int, world_size: int) -> tuple[bool, bool]:
+def full(rank: int, world_size: int, library: Any) -> tuple[bool, bool]:
+    """How deterministic the worker is, and where a library is given, all memory."""
+    if library is not None:
+        library.zeros(2**50)
     return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
 
 
-def test_workers_are_as_deterministic_as_the_caller(quick_workers: None) -> None:
+def test_a_worker_without_memory_says_what_to_do_and_is_as_deterministic_as_the_caller(quick_workers: None) -> None:
+    for library in (np, torch):
+        with pytest.raises(WorkerError, match=r"worker 0 of 1 failed: .*memory is full: use fewer workers"):
+            launch(full, ["cpu"], (library,), backend="gloo")
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
-        assert launch(determinism, ["cpu"], backend="gloo") == (True, True)
+        assert launch(full, ["cpu"], (None,), backend="gloo") == (True, True)
     finally:
         torch.use_deterministic_algorithms(False)

@@ -16,7 +16,9 @@ from gears.distributed import (
 )
 
 
-def test_helpers_are_no_ops_in_one_process() -> None:
+def test_helpers_are_no_ops_in_one_process_and_a_variable_that_nobody_reads_is_reported(
+    meeting_point, monkeypatch, caplog: pytest.LogCaptureFixture
+) -> None:
     value = torch.arange(3.0)
     assert is_main_process()
     assert barrier() is None
@@ -24,24 +26,18 @@ def test_helpers_are_no_ops_in_one_process() -> None:
     assert (current_world().rank, current_world().world_size) == (0, 1)
     with pytest.raises(ValueError, match="unknown reduction"):
         reduce_tensor(value, op="median")
+    monkeypatch.setenv("NCCL_TIMEOUT", "1800")
+    setup_ddp(0, 1, device="cpu")
+    cleanup_ddp()
+    assert "NCCL_TIMEOUT has no effect" in caplog.text
 
 
-def test_setup_ddp_says_how_to_set_the_address(monkeypatch) -> None:
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
+def test_variables_that_describe_no_world_are_refused(monkeypatch) -> None:
+    for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
+    assert setup_distributed() == (0, 0, 1), "nothing is started without a launcher"
     with pytest.raises(RuntimeError, match="MASTER_ADDR and MASTER_PORT not set"):
         setup_ddp(0, 2)
-
-
-def test_setup_distributed_without_torchrun(monkeypatch) -> None:
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        monkeypatch.delenv(name, raising=False)
-    assert setup_distributed() == (0, 0, 1)
-
-
-def test_setup_distributed_refuses_variables_that_describe_no_world(monkeypatch) -> None:
-    for name in ("MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
-        monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("RANK", "2")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(RuntimeError, match=r"not MASTER_ADDR and MASTER_PORT: start .* with torchrun"):
@@ -49,6 +45,10 @@ def test_setup_distributed_refuses_variables_that_describe_no_world(monkeypatch)
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     with pytest.raises(ValueError, match=r"RANK=2, WORLD_SIZE=2.*describe no worker"):
         setup_distributed()
+    monkeypatch.delenv("MASTER_ADDR")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nic99")
+    with pytest.raises(ValueError, match="GLOO_SOCKET_IFNAME names nic99, which this machine does not have"):
+        setup_ddp(0, 1, device="cpu")
 
 
 def _sums(rank: int, world_size: int) -> dict:
@@ -79,18 +79,3 @@ def test_sums_over_workers(monkeypatch, quick_workers):
     monkeypatch.setenv("WORLD_SIZE", "1")
     monkeypatch.setenv("MASTER_ADDR", "h")
     assert launch(_sums, ["cpu"] * 2, backend="gloo") == expected
-
-
-def test_an_interface_that_this_machine_lacks_is_named(monkeypatch) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nic99")
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
-        monkeypatch.delenv(name, raising=False)
-    with pytest.raises(ValueError, match="GLOO_SOCKET_IFNAME names nic99, which this machine does not have"):
-        setup_ddp(0, 1, device="cpu")
-
-
-def test_a_variable_that_nobody_reads_is_reported(meeting_point, monkeypatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setenv("NCCL_TIMEOUT", "1800")
-    setup_ddp(0, 1, device="cpu")
-    cleanup_ddp()
-    assert "NCCL_TIMEOUT has no effect" in caplog.text

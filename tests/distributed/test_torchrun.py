@@ -15,8 +15,8 @@ import pytest
 import torch
 from anndata import AnnData
 from driving import free_port
+from small_models import trained_alone
 
-from gears import GEARS, PertData
 from gears.distributed._devices import own_device
 from gears.distributed._world import Ranks
 
@@ -57,7 +57,7 @@ if __name__ == "__main__":
 """
 
 
-def test_ranks_of_a_launched_process(monkeypatch) -> None:
+def test_ranks_and_device_of_a_launched_process(monkeypatch, caplog) -> None:
     values = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     for name in (*values, "MASTER_ADDR"):
         monkeypatch.delenv(name, raising=False)
@@ -66,24 +66,18 @@ def test_ranks_of_a_launched_process(monkeypatch) -> None:
         monkeypatch.setenv(name, value)
     assert Ranks.read() is None
     monkeypatch.setenv("MASTER_ADDR", "h")
-    assert Ranks.read() == Ranks(3, 1, 4, 2)
-
-
-def test_own_device() -> None:
-    place = Ranks(3, 1, 4, 2)
-    assert own_device(place, None, None, None, visible=2) == "cuda:1"
-    assert own_device(place, 4, [5, 7], None, visible=8) == "cuda:7"
-    assert own_device(place, 2, None, "cpu", visible=8) == "cpu"
-    assert own_device(place, None, None, None, visible=0) == "cpu"
-    with pytest.raises(
-        ValueError, match=r"n_gpus=3, but the launcher started 4 process\(es\) \(WORLD_SIZE\), 2 of them"
-    ):
+    place = Ranks.read()
+    assert place == Ranks(3, 1, 4, 2)
+    for given, visible, device in (
+        ((None, None, None), 2, "cuda:1"), ((4, [5, 7], None), 8, "cuda:7"), ((2, None, "cpu"), 8, "cpu"),
+        ((None, None, None), 0, "cpu"),
+    ):  # fmt: skip
+        assert own_device(place, *given, visible=visible) == device
+    words = r"n_gpus=3, but the launcher started 4 process\(es\) \(WORLD_SIZE\), 2 of them"
+    with pytest.raises(ValueError, match=words):
         own_device(place, 3, None, None, visible=8)
     with pytest.raises(ValueError, match="only 1 GPU"):
         own_device(place, None, None, None, visible=1)
-
-
-def test_one_mps_device_is_not_shared(monkeypatch, caplog) -> None:
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: True)
     with caplog.at_level("WARNING", logger="gears"):
         assert own_device(Ranks(0, 0, 2, 2), None, None, None, visible=0) == "cpu"
@@ -171,18 +165,6 @@ def two_machines(folder: Path, *script: str) -> list[list[str]]:
     return [[*inside, *map(str, files)]]
 
 
-def trained_alone(screens: Path) -> dict[str, torch.Tensor]:
-    """The weights that the script's run has in one process."""
-    data = PertData(screens, default_pert_graph=False)
-    data.load("small")
-    data.prepare_split("simulation", seed=1)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    options = {"epochs": 2, "objective": "cells", "batch_size": 24, "dtype": "float64"}
-    model.train(**options, evaluate_test=False, verbose=False)
-    return model.best_model.state_dict()
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("machines", [1, pytest.param(2, marks=pytest.mark.long)])
@@ -202,7 +184,7 @@ def test_a_restarted_machine_and_two_machines_give_the_model_of_one_process(mach
     expected = [f"RESULT 0 2 True {taken}", f"RESULT 1 2 False {taken}"]
     assert results(*outputs) == expected, "it did not resume"
     weights = torch.load(model / "model.pt", weights_only=True)
-    alone = trained_alone(screens)
+    alone = trained_alone(screens).best_model.state_dict()
     assert all((weights[key].double() - alone[key].double()).abs().max() < 1e-9 for key in alone)
 
 

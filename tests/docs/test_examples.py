@@ -79,45 +79,27 @@ def test_the_training_script(run, capsys) -> None:
     assert "--dataset" in capsys.readouterr().err
 
 
-def test_the_basic_example(run, caplog) -> None:
+def test_the_small_examples(run, caplog, without_figures: None) -> None:
+    from anndata import read_h5ad
+
     with caplog.at_level(logging.INFO, logger="gears"):
-        run("basic.py", "out")
+        run("basic.py", "basic")
     assert "best baseline" in caplog.text
-    assert Path("out/model/manifest.json").is_file()
-
-
-def test_the_split_types_example(run) -> None:
-    lines = run("split_types.py", "out").splitlines()
+    assert Path("basic/model/manifest.json").is_file()
+    lines = run("split_types.py", "splits").splitlines()
     assert [line.split("  ")[0] for line in lines][:3] == ["simulation", "simulation_single", "combo_seen0"]
     assert len(lines) == 10
     assert "test 2" in lines[-1]
-
-
-def test_the_uncertainty_example(run) -> None:
-    assert sum("+-" in line for line in run("uncertainty.py", "out").splitlines()) == 5
-
-
-def test_the_all_pairs_example(run) -> None:
-    from anndata import read_h5ad
-
-    lines = run("all_pairs.py", "out").splitlines()
+    assert sum("+-" in line for line in run("uncertainty.py", "uncertainty").splitlines()) == 5
+    lines = run("all_pairs.py", "pairs").splitlines()
     assert lines[0].split() == ["rank", "condition", "gene_1", "gene_2", "score"]
     assert len(lines) == 7
     assert "all 91 pairs" in lines[-1]
-    assert read_h5ad("out/pairs.h5ad").shape == (91, 60)
-
-
-def test_the_comparison_example(run, without_figures: None) -> None:
-    assert "half" in run("compare_methods.py", "out")
-    assert "half" in Path("out/report/report.html").read_text(encoding="utf-8")
-
-
-def test_one_worker_against_two(run) -> None:
+    assert read_h5ad("pairs/pairs.h5ad").shape == (91, 60)
+    assert "half" in run("compare_methods.py", "compared")
+    assert "half" in Path("compared/report/report.html").read_text(encoding="utf-8")
     out = run("single_vs_multi.py", "--epochs", 1)
     assert float(re.findall(r"predictions differ by at most (\S+)", out)[0]) < 1e-6
-
-
-# As users run them
 
 
 @pytest.mark.long

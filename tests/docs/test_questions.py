@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_models import trained_on
 
 pytestmark = pytest.mark.slow
 PAGE = (
@@ -27,7 +28,7 @@ def screen(**options: Any) -> Any:
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the names of the page hold after its code has run from top to bottom."""
-    from gears import GEARS, PertData
+    from gears import PertData
 
     folder = tmp_path_factory.mktemp("questions")
     adata = screen()
@@ -38,9 +39,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     pert_data = PertData(folder, default_pert_graph=False)
     pert_data.new_data_process("screen", adata)
     pert_data.prepare_split("simulation", seed=1)
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    model.train(epochs=0, verbose=False, evaluate_test=False)
+    model = trained_on(pert_data)
     names: dict[str, Any] = {"PertData": PertData, "folder": folder, "model": model, "adata": adata}
     names["mdata"] = {"rna": other}
     names["fly_adata"] = screen(gene_names=["dpp", "tkv", *(f"CG{i}" for i in range(38))])

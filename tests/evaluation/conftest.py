@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from gears.conditions import Condition
-from gears.data.screen._prepared import PreparedScreen
+from gears.data import PreparedScreen
 from gears.data.screen._statistics import ConditionStatistics, DERanking
-from gears.graphs._annotation import GeneAnnotation
-from gears.graphs._embeddings import GeneEmbedding
+from gears.graphs import GeneAnnotation, GeneEmbedding
 
 
 class FakeCells:

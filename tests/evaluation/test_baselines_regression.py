@@ -7,8 +7,7 @@ from gears.conditions import Condition
 from gears.evaluation import comparison_table, make_baseline
 from gears.evaluation.baselines import AdditiveRidge, ConditionMeans
 from gears.evaluation.baselines._regression import PENALTIES, fit_ridge
-from gears.graphs._annotation import GeneAnnotation
-from gears.graphs._embeddings import GeneEmbedding
+from gears.graphs import GeneAnnotation, GeneEmbedding
 
 LABELS = [
     "A+ctrl", "B+ctrl", "C+ctrl", "A+B", "A+C", "B+D", "D+E", "A+D+E", "B+C+F", "E+F", "F+ctrl", "A+F",

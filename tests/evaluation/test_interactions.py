@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
 from scipy.stats import spearmanr
+from small_models import network_of
 
-from gears import GEARS, PertData
+from gears import PertData
 from gears.conditions import Condition
 from gears.evaluation.interactions import (
     SCORES,
@@ -107,16 +108,6 @@ def test_strength_is_determined_where_both_singles_do_the_same_and_the_coefficie
     assert least_deviation_slope(x, np.array([9.0, -7.0, 8.0, -4.0])) == 2
 
 
-def test_bad_changes_are_refused():
-    a, b = changes()
-    with pytest.raises(ValueError, match="one value per gene"):
-        interaction_scores(a, b, a[:3])
-    with pytest.raises(ValueError, match="not finite"):
-        interaction_scores(a, b, np.where(a > 0, np.nan, a))
-    with pytest.raises(ValueError, match="three genes"):
-        interaction_scores(a[:2], b[:2], a[:2])
-
-
 @pytest.fixture(scope="module")
 def known():
     return simulated_screen(
@@ -156,9 +147,7 @@ def test_kinds_are_found_from_the_cells_and_ranked(known, tmp_path):
 
 @pytest.fixture(scope="module")
 def model(small_data):
-    made = GEARS(small_data, device="cpu")
-    made.model_initialize(hidden_size=8)
-    return made
+    return network_of(small_data)
 
 
 def test_gi_predict_uses_all_genes_and_gives_what_the_predictions_say(model, tmp_path):
@@ -178,21 +167,23 @@ def test_gi_predict_uses_all_genes_and_gives_what_the_predictions_say(model, tmp
     assert model.GI_predict(f"{first}+{second}")["mag"] == pytest.approx(scores["mag"])
 
 
-def test_gi_predict_refuses_what_is_no_pair(model, tmp_path):
-    gene = model.pert_list[0]
-    for wrong in (gene, [gene, gene], [gene, model.pert_list[1], model.pert_list[2]]):
+def test_what_is_no_pair_and_bad_changes_are_refused(model, tmp_path):
+    a, b, c = model.pert_list[:3]
+    for wrong in (a, [a, a], [a, b, c]):
         with pytest.raises(ValueError, match="two different genes"):
             model.GI_predict(wrong)
     with pytest.raises(ValueError, match="not among the 60 predicted"):
-        model.GI_predict(model.pert_list[:2], ["nowhere"])
+        model.GI_predict([a, b], ["nowhere"])
     np.save(tmp_path / "objects.npy", np.array(["A", np.sum], dtype=object), allow_pickle=True)
     with pytest.raises(ValueError, match=r"objects.npy cannot be read as .*it refers to numpy.sum"):
-        model.GI_predict(model.pert_list[:2], tmp_path / "objects.npy")
-
-
-def test_predicted_pairs_are_ranked(model):
-    a, b, c = model.pert_list[:3]
+        model.GI_predict([a, b], tmp_path / "objects.npy")
     predictions = model.predict([[a], [b], [c], [a, b], [b, c]], clip=False)
     table = predicted_interactions(predictions)
     assert set(table["condition"]) == {Condition((a, b)).name, Condition((b, c)).name}
     assert len(predicted_interactions(model.predict([[a], [a, b]]))) == 0  # a single is missing
+    first, second = changes()
+    for message, third in (("one value per gene", first[:3]), ("not finite", np.where(first > 0, np.nan, first))):
+        with pytest.raises(ValueError, match=message):
+            interaction_scores(first, second, third)
+    with pytest.raises(ValueError, match="three genes"):
+        interaction_scores(first[:2], second[:2], first[:2])

@@ -101,7 +101,7 @@ def test_intervals_cover_the_mean_of_normal_values_as_often_as_they_say():
     assert 178 <= inside <= 199  # 95 % of 200, less what the percentile interval is too narrow by
 
 
-def test_differences_are_paired():
+def test_differences_are_paired_and_undecided_where_the_interval_holds_zero():
     rng = np.random.default_rng(1)
     hard = rng.normal(0, 10, 30)
     table = tidy({"model": (hard + 0.1).tolist(), "base": hard.tolist()})
@@ -109,9 +109,6 @@ def test_differences_are_paired():
     assert row["difference"] == pytest.approx(0.1)
     assert 0.0999 < row["low"] <= row["high"] < 0.1001  # conditions differ by 10, the pairs not at all
     assert row["better"] == "other"  # a larger error
-
-
-def test_difference_is_undecided_where_the_interval_holds_zero():
     table = tidy({"model": [0.0, 1, 0, 1], "base": [1.0, 0, 1, 0]}, metric="pearson_delta")
     assert difference_table(table)["better"].tolist() == ["undecided"] * 2
 
@@ -129,14 +126,11 @@ def test_undefined_values_of_a_baseline_count_as_zero_and_of_the_model_are_left_
     assert difference_table(all_undefined)["better"].tolist() == ["undecided"] * 2
 
 
-def test_a_condition_in_several_splits_counts_once():
+def test_a_condition_in_several_splits_counts_once_and_a_bootstrap_is_a_function_of_its_seed():
     twice = pd.concat([tidy({"model": [1.0, 5.0]}, split="a"), tidy({"model": [3.0]}, split="b")], ignore_index=True)
     row = interval_table(twice).iloc[0]
     assert row["n_conditions"] == 2
     assert row["mean"] == pytest.approx((2 + 5) / 2)
-
-
-def test_bootstrap_is_a_function_of_its_seed_and_checks_itself():
     table = tidy({"model": [1.0, 2.0, 7.0]})
     pd.testing.assert_frame_equal(interval_table(table), interval_table(table))
     other = interval_table(table, Bootstrap(n=50, seed=1))

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from anndata import AnnData
 from scipy import sparse
+from small_models import network_of
 
 from gears import GEARS, PertData
 from gears.conditions import Condition
@@ -61,12 +62,6 @@ def data(tmp_path, lines, toy_adata, toy_go):
     return make
 
 
-def untrained(pert_data: PertData, **network: Any) -> GEARS:
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=8, **network)
-    return model
-
-
 class Predicting:
     """A method of a comparison that predicts what a model does."""
 
@@ -86,7 +81,7 @@ class Predicting:
 )
 def test_evaluate_and_compare_give_the_same_table(data, screen, shares, masked):
     pert_data = data(screen, **({} if shares is None else {"control_shares": shares}))
-    model = untrained(pert_data, mask_target=masked)
+    model = network_of(pert_data, mask_target=masked)
     scores = SCORES | ({"baselines": FEW} if shares else {})
     evaluated = model.evaluate("test", **scores)
     for shown in (pert_data.screen, pert_data.whole_screen):
@@ -104,7 +99,7 @@ def test_evaluate_and_compare_give_the_same_table(data, screen, shares, masked):
 
 def test_true_changes_count_from_the_control_cells_of_the_part(data):
     pert_data = data("plain", control_shares=(0.6, 0.2, 0.2))
-    model = untrained(pert_data)
+    model = network_of(pert_data)
     table = model.evaluate("test", metrics=["pearson_delta"], n_split_half=0)
     whole = pert_data.whole_screen
     train, test = pert_data.screen.statistics.mean, pert_data.screen_of("test").statistics.mean
@@ -160,7 +155,7 @@ def test_all_methods_are_fitted_to_the_same_conditions(data, refitted, monkeypat
     parts = {part: [c for c in split.conditions(part) if not c.is_control] for part in ("train", "val")}
     expected = set(parts["train"]) | (set(parts["val"]) if refitted else set())
     assert parts["val"]
-    model = untrained(pert_data)
+    model = network_of(pert_data)
     model.parts = dataclasses.replace(model.parts, fitted_parts=("train", "val") if refitted else ("train",))
     recording = Recording()
     method = (Refitted if refitted else Predicting)(model)
@@ -184,18 +179,32 @@ def test_all_methods_are_fitted_to_the_same_conditions(data, refitted, monkeypat
         assert table.loc[rows, "value"].isna().all()
 
 
-def test_methods_fitted_to_other_conditions_are_named():
+def test_the_notes_name_methods_fitted_otherwise_and_subgroups_named_otherwise():
     both = [{"train": 24, "val": 4}]
     counts = {"gears": both, "mine": [{"train": 24}], "additive": both}
     assert fitted_line(counts) == (
         "gears, additive fitted to 24 training and 4 validation conditions; mine fitted to 24 training conditions"
     )
     assert fitted_line({"a": [{"train": 1}]}) == "a fitted to 1 training condition"
+    parts = {"train": ("ctrl", "A+ctrl"), "val": ("B+ctrl",), "test": ("A+B", "C+ctrl")}
+    published = {"test_subgroup": {"combo_seen2": ["A+B"], "unseen_single": ["C+ctrl"]}}
+    split = Split("simulation", 1, {}, parts, published)
+    conditions, fitted = split.conditions("test"), [Condition.parse("A+ctrl")]
+    assert subgroup_line(split, "test", conditions, fitted) == (
+        "1 of 2 subgroup labels differ from the split file's (docs/screens.md), such as A+B combo_seen1, "
+        "there combo_seen2"
+    )
+    assert subgroup_line(split, "test", conditions, [*fitted, Condition.parse("B+ctrl")]) is None
+    fitted = [Condition.parse(label) for label in ("A+ctrl", "B+C")]
+    conditions = [Condition.parse(c) for c in ("B+ctrl", "D+ctrl", "A+B", "A+D", "D+E", "A+B+D", "ctrl")]
+    assert subgroup_names(conditions, fitted) == [
+        "seen_single", "unseen_single", "combo_seen2", "combo_seen1", "combo_seen0", "combo_seen2_of_3", "ctrl",
+    ]  # fmt: skip
 
 
 def test_subgroups_count_genes_of_the_fitted_conditions(data):
     pert_data = data("plain")
-    model = untrained(pert_data)
+    model = network_of(pert_data)
     for fitted_parts in (("train",), ("train", "val")):
         model.parts = dataclasses.replace(model.parts, fitted_parts=fitted_parts)
         seen = {gene for condition in model.parts.fitted_conditions() for gene in condition.genes}
@@ -213,23 +222,3 @@ def test_subgroups_count_genes_of_the_fitted_conditions(data):
             for condition in model.parts.fitted_conditions()
         ]
         assert not any(known)  # no test condition is among them
-
-
-def test_the_table_says_where_the_split_file_names_subgroups_otherwise():
-    parts = {"train": ("ctrl", "A+ctrl"), "val": ("B+ctrl",), "test": ("A+B", "C+ctrl")}
-    published = {"test_subgroup": {"combo_seen2": ["A+B"], "unseen_single": ["C+ctrl"]}}
-    split = Split("simulation", 1, {}, parts, published)
-    conditions, fitted = split.conditions("test"), [Condition.parse("A+ctrl")]
-    assert subgroup_line(split, "test", conditions, fitted) == (
-        "1 of 2 subgroup labels differ from the split file's (docs/screens.md), such as A+B combo_seen1, "
-        "there combo_seen2"
-    )
-    assert subgroup_line(split, "test", conditions, [*fitted, Condition.parse("B+ctrl")]) is None
-
-
-def test_one_function_names_subgroups_of_any_number_of_genes():
-    fitted = [Condition.parse(label) for label in ("A+ctrl", "B+C")]
-    conditions = [Condition.parse(c) for c in ("B+ctrl", "D+ctrl", "A+B", "A+D", "D+E", "A+B+D", "ctrl")]
-    assert subgroup_names(conditions, fitted) == [
-        "seen_single", "unseen_single", "combo_seen2", "combo_seen1", "combo_seen0", "combo_seen2_of_3", "ctrl",
-    ]  # fmt: skip

@@ -4,9 +4,18 @@ import numpy as np
 import pytest
 
 from gears.conditions import Condition
-from gears.evaluation import DECISIVE, METRICS, Predicted, Truth, compare, condition_metrics, score, verdict_table
+from gears.evaluation import (
+    DECISIVE,
+    METRICS,
+    Predicted,
+    ScoreOptions,
+    Truth,
+    compare,
+    condition_metrics,
+    score,
+    verdict_table,
+)
 from gears.evaluation._fitted import ConditionMeans
-from gears.evaluation._scoring import ScoreOptions
 from gears.jobs.estimators import PriorEstimator
 
 NAMES = ("coverage_90", "interval_width_90", "interval_score_90")
@@ -18,23 +27,17 @@ def values(error_UG: np.ndarray, sd_UG: np.ndarray | None, **truth: np.ndarray) 
     return condition_metrics(1 + error_UG, known, NAMES, sd_UG=sd_UG)
 
 
-def test_by_hand():
+def test_by_hand_and_with_the_sampling_noise_of_the_measured_mean():
     sd = np.array([[1.0, 2.0]])
     inside = values(np.array([[0.5, -3.0]]), sd)[0]
     assert inside == pytest.approx([1.0, 3 * HALF, 3 * HALF])
     outside = values(np.array([[3.0, -3.0]]), sd)[0]
     assert outside == pytest.approx([0.5, 3 * HALF, 3 * HALF + 20 * (3 - HALF) / 2])
-
-
-def test_the_sampling_noise_of_the_measured_mean_is_added_but_is_no_part_of_the_width():
     error, sd = np.array([[1.0]]), np.array([[0.0]])
     noisy = values(error, sd, std_UG=np.array([[10.0]]), n_cells_U=np.array([100]))[0]
     assert noisy == pytest.approx([1.0, 0.0, 2 * HALF])
     many = values(error, sd, std_UG=np.array([[10.0]]), n_cells_U=np.array([10_000]))[0]
     assert many[0] == 0
-
-
-def test_without_standard_deviations_they_are_undefined():
     assert np.isnan(values(np.zeros((2, 3)), None)).all()
 
 
@@ -63,7 +66,7 @@ def test_the_train_mean_states_the_spread_of_conditions_without_their_sampling_n
     assert of.reference_sd() == pytest.approx([spread], rel=0.1)
 
 
-def test_methods_without_them_have_no_rows_and_the_verdict_leaves_them_out(small_data):
+def test_methods_without_them_have_no_rows_and_other_shapes_are_refused(small_data):
     conditions = [one for one in small_data.screen.conditions if not one.is_control][:4]
     means = small_data.screen.statistics.mean[[small_data.screen.id_of(one) for one in conditions]]
     table = score(
@@ -74,9 +77,6 @@ def test_methods_without_them_have_no_rows_and_the_verdict_leaves_them_out(small
     assert set(stated["method"]) == {"stated"}
     assert len(stated) == len(NAMES) * len(conditions)
     assert "interval_score_90" not in set(verdict_table(table, method="plain")["metric"])
-
-
-def test_predictions_of_another_shape_are_refused_in_every_form():
     conditions = [Condition(("A",)), Condition(("B",))]
     means = np.zeros((2, 3))
     assert Predicted.of(Predicted(means), conditions, 3).mean_UG.shape == (2, 3)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_models import trained_on
 
-from gears import GEARS, PertData, simulated_screen
+from gears import PertData, simulated_screen
 
 
 @pytest.fixture(scope="module")
@@ -19,17 +20,10 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PertData:
     )
 
 
-def fitted(data: PertData) -> GEARS:
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    model.train(epochs=0, verbose=False, evaluate_test=False)
-    return model
-
-
 def test_the_train_mean_of_a_line_that_is_held_out_is_that_of_the_other_conditions(data):
     line = data.screen.contexts[-1]
     data.prepare_split("context_held_out", test_contexts=line, seed=1)
-    model, screen = fitted(data), data.screen
+    model, screen = trained_on(data), data.screen
     table = model.evaluate("test", baselines=["train_mean"], metrics=["mse"], n_split_half=0)
     assert set(table["n_control"]) == {int(screen.statistics.n[screen.id_of(f"ctrl @ {line}")])}
     assert any(note.startswith("control cells: ") and line in note for note in table.attrs["notes"])
@@ -52,10 +46,10 @@ def test_the_train_mean_of_a_line_that_is_held_out_is_that_of_the_other_conditio
 def test_a_custom_split_that_holds_a_line_out_is_one_of_that_type(data):
     line = data.screen.contexts[-1]
     data.prepare_split("context_held_out", test_contexts=line, seed=1)
-    named = fitted(data)
+    named = trained_on(data)
     parts = {part: [one.name for one in data.split.conditions(part)] for part in ("train", "val", "test")}
     data.prepare_split("custom", split_dict=parts)
-    custom = fitted(data)
+    custom = trained_on(data)
     wanted = parts["test"]
     np.testing.assert_array_equal(custom.predict(wanted).delta_UG, named.predict(wanted).delta_UG)
     np.testing.assert_array_equal(custom.predict(wanted).sd_change, named.predict(wanted).sd_change)

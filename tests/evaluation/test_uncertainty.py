@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from scipy.stats import spearmanr
+from small_models import network_of
 
 from gears import GEARS, PertData
 from gears.evaluation.truth import ScreenCells
@@ -37,16 +38,12 @@ def test_variances_of_the_wrong_size_are_seen(factor, at_95):
     assert judged.nll > calibration(*noise()).nll if factor > 1 else judged.observed(0.5) > 0.8
 
 
-def test_variances_that_say_nothing_have_no_rank_correlation():
+def test_variances_that_say_nothing_and_noise_of_the_true_values():
     mean, variance, true = noise()
     shuffled = calibration(mean, np.random.default_rng(1).permutation(variance), true)
     assert abs(shuffled.rank_correlation) < 0.02
     assert shuffled.nll > calibration(mean, variance, true).nll
     assert math.isnan(calibration(mean, np.ones_like(mean), true).rank_correlation)
-
-
-def test_noise_of_the_true_values_is_added():
-    mean, variance, true = noise()
     measured = true + np.random.default_rng(2).normal(0, 0.5, len(true))
     assert calibration(mean, variance, measured).standardised > 1.3
     assert calibration(mean, variance, measured, true_variance=0.25).standardised == pytest.approx(1, abs=0.02)
@@ -79,8 +76,7 @@ def data(tmp_path_factory):
 
 
 def trained(data: PertData, seed: int, steps: int, **network) -> GEARS:
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8, seed=seed, **network)
+    model = network_of(data, seed=seed, **network)
     model.train(steps=steps, objective="moments", prior=None, verbose=False, evaluate_test=False)
     return model
 

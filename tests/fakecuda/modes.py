@@ -49,17 +49,18 @@ def moments(steps: int = 4, **more: Any) -> dict[str, Any]:
 
 UNCERTAIN = {"uncertainty": True}
 MODES = {
-    "two epochs": Mode(cells(14)),
+    "two epochs of accumulation, moving average, clipping": Mode(
+        cells(6, use_ema=True, accumulation_steps=3, clip_norm=1.0)
+    ),
     "uncertainty": Mode(moments(), UNCERTAIN),
-    "published uncertainty": Mode(cells(), {**UNCERTAIN, "uncertainty_kind": "gears", "direction": "sign"}),
-    "evidence": Mode(moments(), {"loss": "evidence", "mask_target": True}),
+    "published uncertainty, contexts": Mode(
+        cells(), {**UNCERTAIN, "uncertainty_kind": "gears", "direction": "sign"}, screen="lines"
+    ),
+    "evidence, contexts": Mode(moments(), {"loss": "evidence", "mask_target": True}, screen="lines"),
     "prior": Mode({"steps": 4, "dtype": "float64"}),
     "bfloat16": Mode(cells(use_amp=True)),
     "float16": Mode(cells(use_amp=True, amp_dtype="float16", init_scale=2.0**10, lr=1e-3)),
-    "moving average, accumulation, clipping": Mode(cells(use_ema=True, accumulation_steps=3, clip_norm=1.0)),
     "saved, resumed": Mode(moments(4, checkpoint_every_steps=2)),
-    "contexts": Mode(moments(), screen="lines"),
-    "contexts, cells": Mode(cells(), screen="lines"),
 }
 
 

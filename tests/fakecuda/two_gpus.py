@@ -34,7 +34,7 @@ from gears import GEARS, train_multi_gpu
 BATCH = 16  # cells or conditions over all workers
 CASES: dict[str, dict[str, Any]] = {
     "cells": cells(dtype="float64", check_replicas=True),
-    "moments": moments(dtype="float64"),
+    "moments": moments(3, dtype="float64"),
     "reproducible": moments(dtype="float64", reproducible=True),
 }
 

@@ -88,7 +88,7 @@ def test_a_gene_in_no_graph_takes_the_mean_of_the_trained(pert_data):
     one, two = model.predict(alone, clip=False).delta_UG
     np.testing.assert_array_equal(one, two)
     with torch.no_grad():
-        nodes = network.node_effects()
+        nodes = network.node_messages()
         places = [pert_data.node_map_pert[gene] for gene in trained]
         torch.testing.assert_close(nodes[pert_data.node_map_pert[alone[0]]], nodes[places].mean(0))
         row, node = torch.tensor([0]), torch.tensor([pert_data.node_map_pert[alone[0]]])

@@ -10,12 +10,9 @@ from gears.model._folder import published_state
 from gears.model.config import ModelConfig, published_config
 
 
-def test_round_trip_through_json():
+def test_json_keeps_settings_unknown_ones_are_named_and_missing_ones_defaulted():
     config = ModelConfig(hidden_size=32, uncertainty=True, direction="sign")
     assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
-
-
-def test_unknown_settings_are_named_and_missing_ones_defaulted():
     with pytest.warns(UserWarning, match="cell_fitness_pred"):
         config = ModelConfig.from_dict({"hidden_size": 32, "cell_fitness_pred": True})
     assert config == ModelConfig(hidden_size=32)
@@ -53,12 +50,9 @@ def test_prefixes_are_stripped_per_key_and_unused_tensors_dropped():
     other.load_state_dict(published_state(state))
     for key, value in network.state_dict().items():
         assert torch.equal(other.state_dict()[key], value)
-
-
-def test_a_parameter_given_twice_is_refused():
-    state = {"bn_emb.weight": torch.zeros(1), "module.bn_emb.weight": torch.ones(1)}
+    twice = {"bn_emb.weight": torch.zeros(1), "module.bn_emb.weight": torch.ones(1)}
     with pytest.raises(ValueError, match=r"with and without a wrapper's prefix: bn_emb\.weight"):
-        published_state(state)
+        published_state(twice)
 
 
 def test_published_settings_keep_the_published_objective():

@@ -23,7 +23,7 @@ def inputs() -> tuple[torch.Tensor, ...]:
     return row, node, torch.tensor([4.0, 1.0, 3.0, 2.0])
 
 
-def test_several_contexts_begin_as_the_published_network():
+def test_contexts_begin_as_the_published_network_and_one_has_no_parameters():
     plain, placed = network(), network(n_contexts=3, kinds=("CRISPRi",))
     context = torch.tensor([0, 1, 2, 1])
     assert set(plain.state_dict()) < set(placed.state_dict())
@@ -35,9 +35,6 @@ def test_several_contexts_begin_as_the_published_network():
     for name, parameter in plain.named_parameters():
         assert torch.equal(parameter.grad, placed.get_parameter(name).grad), name
     assert placed.placing.context_shift.grad.abs().sum() > 0
-
-
-def test_one_context_and_one_type_have_no_parameters():
     assert list(network(n_contexts=1, kinds=("CRISPRi",)).state_dict()) == list(network().state_dict())
 
 

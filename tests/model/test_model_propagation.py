@@ -17,22 +17,26 @@ GRAPHS = {
 }
 
 
+def alike(one, other, n: int, target: torch.Tensor) -> None:
+    """Two functions of (n, H) inputs have the same values and gradients."""
+    results = []
+    for layer in (one, other):
+        v = torch.randn(n, H, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+        out = layer(v)
+        (out * target).sum().backward()
+        results.append((out, v.grad))
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
+
+
 @pytest.mark.parametrize("name", GRAPHS)
 def test_equals_sgconv(name):
     edges, weight = GRAPHS[name]
     conv = SGConv(H, 3).double()
     ours, lin = Propagation(graph_of(N, edges, weight)).double(), GraphLinear(H, 3).double()
     lin.load_state_dict(conv.state_dict())
-    x = torch.randn(N, H, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     target = torch.randn(N, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    results = []
-    for layer in (lambda v: conv(v, edges, weight), lambda v: lin(ours(v))):
-        v = x.clone().requires_grad_()
-        out = layer(v)
-        (out * target).sum().backward()
-        results.append((out, v.grad))
-    for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
+    alike(lambda v: conv(v, edges, weight), lambda v: lin(ours(v)), N, target)
 
 
 @pytest.mark.parametrize("name", [*GRAPHS, "a hub"])
@@ -42,15 +46,7 @@ def test_some_nodes_get_the_messages_that_all_get(name):
     hub = torch.stack([torch.arange(1, n), torch.zeros(n - 1, dtype=torch.long)])
     edges, weight = GRAPHS.get(name, (hub, torch.ones(n - 1, dtype=torch.float64)))
     graph = Propagation(graph_of(n, edges, weight)).double()
-    x = torch.randn(n, H, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     nodes = torch.tensor([5, 0, 1, 5, 2])
     target = torch.randn(len(nodes), H, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    results = []
-    for messages in (lambda v: graph(v)[nodes], lambda v: graph.of_nodes(v, nodes)):
-        v = x.clone().requires_grad_()
-        out = messages(v)
-        (out * target).sum().backward()
-        results.append((out, v.grad))
-    for a, b in zip(*results, strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-13)
-    assert graph.of_nodes(x, nodes[:0]).shape == (0, H)
+    alike(lambda v: graph(v)[nodes], lambda v: graph.of_nodes(v, nodes), n, target)
+    assert graph.of_nodes(torch.zeros(n, H, dtype=torch.float64), nodes[:0]).shape == (0, H)

@@ -7,7 +7,6 @@ import torch
 from model_twin import GENES, collapse, small_network
 from model_workers import ThreadReducer, run_workers
 
-from gears.distributed._world import Reducer
 from gears.model._losses import cell_loss
 from gears.model.layers import Division
 from gears.model.network import GEARSNetwork
@@ -71,6 +70,7 @@ def test_workers_equal_one_batch(split, variant):
         return network, reducer, *step(network, parts)
 
     results = run_workers(len(parts), work)
+    assert copy.deepcopy(results[0][0]).reducer is results[0][1]
     calls = [reducer.calls for _, reducer, _, _ in results]
     # two norms of recovery_w and the rows of cross_gene_state, forward and backward; three more norms of uncertainty_w
     assert len(calls[0]) == (12 if variant == "uncertainty" else 6)
@@ -86,9 +86,3 @@ def test_workers_equal_one_batch(split, variant):
         states = [n.state_dict()[name] for n in networks]
         torch.testing.assert_close(states[0], value, rtol=0, atol=1e-12)
         assert all(torch.equal(state, states[0]) for state in states)
-
-
-def test_a_copied_network_keeps_its_reducer():
-    network = small_network()
-    network.reducer = Reducer()
-    assert copy.deepcopy(network).reducer is network.reducer

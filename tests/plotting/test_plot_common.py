@@ -82,30 +82,23 @@ def test_draws_on_given_axes_or_on_new_ones_and_leaves_pyplot_alone(name):
     np.testing.assert_array_equal(np.random.get_state()[1], random_before)  # noqa: NPY002
 
 
-def test_every_public_plot_is_tried_here():
+def test_every_public_plot_is_tried_here_and_has_the_habits_of_scanpy():
     helpers = {"image_bytes", "new_axes", "new_figure", "save_figure", "spread_p_values"}
     composed = {"prediction_figure", "plot_perturbation"}  # tests of their own
     assert set(plots.__all__) - helpers - composed == set(DRAW)
+    assert gears.pl is pl
+    for name in set(plots.__all__) - helpers:
+        assert {"show", "save", "return_fig"} <= set(inspect.signature(getattr(pl, name)).parameters), name
 
 
-def test_marks_differ_in_shape():
+def test_marks_differ_in_shape_and_a_figure_gives_the_same_bytes_twice():
     assert len({mark for _, mark in MARKS}) == len({colour for colour, _ in MARKS}) == len(MARKS)
-
-
-def test_a_figure_gives_the_same_bytes_twice():
     first, second = (plots.volcano(DELTA[0], np.full(10, 0.001), NAMES).figure for _ in range(2))
     assert plots.image_bytes(first) == plots.image_bytes(second)
     assert plots.image_bytes(first, "svg").startswith(b"<?xml")
 
 
 CHANGES = np.array([0.1, -0.3, 0.5]), np.array([0.2, -0.2, 0.4])
-NOT_PLOTS = {"image_bytes", "new_axes", "new_figure", "save_figure", "spread_p_values"}
-
-
-def test_every_plot_has_the_habits():
-    assert gears.pl is pl
-    for name in set(plotting.__all__) - NOT_PLOTS:
-        assert {"show", "save", "return_fig"} <= set(inspect.signature(getattr(pl, name)).parameters), name
 
 
 def test_a_figure_is_saved_and_the_axes_are_returned(tmp_path):

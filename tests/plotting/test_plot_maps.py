@@ -45,17 +45,6 @@ def test_what_falls_has_a_minus(names, conditions, delta_UG):
     assert ax.images[0].get_clim() == (-1.0, 1.0)
 
 
-def test_wrong_heat_maps_are_refused(names, conditions, delta_UG):
-    with pytest.raises(ValueError, match=r"delta_UG has shape \(5, 12\); expected one row for each of 4"):
-        delta_heat_map(delta_UG, conditions[:4], names)
-    with pytest.raises(ValueError, match="11 gene names for 12 genes"):
-        delta_heat_map(delta_UG, conditions, names[:11])
-    with pytest.raises(ValueError, match="1 gene not among the 12"):
-        delta_heat_map(delta_UG, conditions, names, genes=["X"])
-    with pytest.raises(ValueError, match="no condition to draw"):
-        delta_heat_map(np.zeros((0, 12)), [], names)
-
-
 def pairs(*rows: tuple[str, str, str, float]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["gene_1", "gene_2", "kind", "strength"])
 
@@ -64,7 +53,7 @@ UPPER = pairs(("A", "B", "synergy", 1.6), ("B", "C", "suppression", 0.5), ("A", 
 LOWER = pairs(("A", "B", "additive", 1.1), ("B", "D", "synergy", 1.9))
 
 
-def test_one_table_fills_both_triangles():
+def test_one_table_fills_both_triangles_and_two_one_each():
     ax = interaction_map(UPPER)
     shown = ax.images[0].get_array().filled(np.nan)
     expected = np.array([[np.nan, 1.6, 1.0], [1.6, np.nan, 0.5], [1.0, 0.5, np.nan]])
@@ -74,26 +63,12 @@ def test_one_table_fills_both_triangles():
     assert signs == [("+", 0, 1), ("+", 1, 0), ("\N{MINUS SIGN}", 1, 2), ("\N{MINUS SIGN}", 2, 1)]
     low, high = ax.images[0].get_clim()
     assert (low + high) / 2 == pytest.approx(1.0)  # additive is the middle of the colours
-
-
-def test_two_tables_have_a_triangle_each():
     ax = interaction_map(UPPER, lower=LOWER, names=("model", "cells"))
     shown = ax.images[0].get_array().filled(np.nan)
     assert (shown[0, 1], shown[1, 0]) == (1.6, 1.1)
     assert math.isnan(shown[1, 3])
     assert shown[3, 1] == 1.9
     assert ax.get_xlabel() == "above the diagonal: model; below: cells"
-
-
-def test_wrong_tables_are_refused():
-    with pytest.raises(ValueError, match=r"lacks kind \(its columns: gene_1, gene_2, strength\); expected"):
-        interaction_map(UPPER.drop(columns="kind"))
-    with pytest.raises(ValueError, match="unknown score 'strenght'; did you mean 'strength'"):
-        interaction_map(UPPER, score="strenght")
-    with pytest.raises(ValueError, match="unknown score 'kind'"):
-        interaction_map(UPPER, score="kind")
-    with pytest.raises(ValueError, match="holds no pair; predict pairs together with both"):
-        interaction_map(UPPER.iloc[:0])
 
 
 HISTORY = [
@@ -112,15 +87,6 @@ def test_curves_bridge_epochs_without_a_value(by_label):
     assert drawn["train_loss"].get_linestyle() != drawn["val_mse"].get_linestyle()
     assert ax.get_yscale() == "log"
     assert all(tick == int(tick) for tick in ax.get_xticks())
-
-
-def test_wrong_histories_are_refused():
-    with pytest.raises(ValueError, match=r"unknown number of a history 'train_los'.* 'train_loss'"):
-        training_curves(HISTORY, "train_los")
-    with pytest.raises(ValueError, match="unknown number of a history 'seconds'"):
-        training_curves(HISTORY, "seconds")
-    with pytest.raises(ValueError, match=r"holds no epoch; give result\.history"):
-        training_curves([])
 
 
 @pytest.fixture(scope="module")
@@ -172,13 +138,32 @@ def test_differences_with_their_intervals():
     assert np.asarray(right.lines[1].get_xydata()).tolist() == [[-0.3, 0], [-0.1, 0]]
 
 
-def test_wrong_differences_are_refused():
-    with pytest.raises(ValueError, match="unknown metric 'mes'; did you mean 'mse'"):
-        method_differences(DIFFERENCES, "mes")
-    with pytest.raises(ValueError, match="holds several subgroups; give the rows of one"):
-        method_differences(pd.concat([DIFFERENCES, DIFFERENCES]), "mse")
-    with pytest.raises(ValueError, match="lacks better"):
-        method_differences(DIFFERENCES.drop(columns="better"), "mse")
+WRONG = {
+    r"delta has shape \(5, 12\); expected one row for each of 4": lambda d, c, n: delta_heat_map(d, c[:4], n),
+    "11 gene names for 12 genes": lambda d, c, n: delta_heat_map(d, c, n[:11]),
+    "1 gene not among the 12": lambda d, c, n: delta_heat_map(d, c, n, genes=["X"]),
+    "no condition to draw": lambda *_: delta_heat_map(np.zeros((0, 12)), [], list("abcdefghijkl")),
+    r"lacks kind \(its columns: gene_1, gene_2, strength\); expected": lambda *_: interaction_map(
+        UPPER.drop(columns="kind")
+    ),
+    "unknown score 'strenght'; did you mean 'strength'": lambda *_: interaction_map(UPPER, score="strenght"),
+    "unknown score 'kind'": lambda *_: interaction_map(UPPER, score="kind"),
+    "holds no pair; predict pairs together with both": lambda *_: interaction_map(UPPER.iloc[:0]),
+    r"unknown number of a history 'train_los'.* 'train_loss'": lambda *_: training_curves(HISTORY, "train_los"),
+    "unknown number of a history 'seconds'": lambda *_: training_curves(HISTORY, "seconds"),
+    r"holds no epoch; give result\.history": lambda *_: training_curves([]),
+    "unknown metric 'mes'; did you mean 'mse'": lambda *_: method_differences(DIFFERENCES, "mes"),
+    "holds several subgroups; give the rows of one": lambda *_: method_differences(
+        pd.concat([DIFFERENCES, DIFFERENCES]), "mse"
+    ),
+    "lacks better": lambda *_: method_differences(DIFFERENCES.drop(columns="better"), "mse"),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_what_cannot_be_drawn_is_refused(message, names, conditions, delta_UG):
+    with pytest.raises(ValueError, match=message):
+        WRONG[message](delta_UG, conditions, names)
 
 
 def test_a_replay_has_intervals_where_there_are_repeats_and_ticks_at_the_measured_numbers():

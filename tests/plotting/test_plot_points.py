@@ -29,7 +29,7 @@ def test_points_are_principal_components(conditions, delta_UG, by_label):
 def test_true_changes_are_hollow_and_joined_to_predictions(conditions, delta_UG, by_label):
     true = delta_UG + 0.3
     groups = ["single", "single", "pair", "single", "pair"]
-    ax = embedding(delta_UG, conditions, groups=groups, true_delta_UG=true)
+    ax = embedding(delta_UG, conditions, groups=groups, true_delta=true)
     drawn = by_label(ax)
     assert len(offsets(drawn["pair, predicted"])) == len(offsets(drawn["pair, true"])) == 2
     assert drawn["pair, true"].get_facecolor()[0].tolist() == [1, 1, 1, 1]
@@ -44,12 +44,12 @@ def test_true_changes_are_hollow_and_joined_to_predictions(conditions, delta_UG,
 def test_wrong_embeddings_are_refused(conditions, delta_UG):
     with pytest.raises(ValueError, match="at least two conditions; found 1"):
         embedding(delta_UG[:1], conditions[:1])
-    with pytest.raises(ValueError, match=r"true_delta_UG has shape \(4, 12\); expected one row .* 5"):
-        embedding(delta_UG, conditions, true_delta_UG=delta_UG[:4])
+    with pytest.raises(ValueError, match=r"true_delta has shape \(4, 12\); expected one row .* 5"):
+        embedding(delta_UG, conditions, true_delta=delta_UG[:4])
     with pytest.raises(ValueError, match="4 entries of 1 groups for 5 conditions"):
         embedding(delta_UG, conditions, groups=["x"] * 4)
-    with pytest.raises(ValueError, match="has no coordinates in coordinates_U2"):
-        embedding(delta_UG, conditions, true_delta_UG=delta_UG, coordinates_U2=np.zeros((5, 2)))
+    with pytest.raises(ValueError, match="cannot be drawn in custom coordinates"):
+        embedding(delta_UG, conditions, true_delta=delta_UG, coordinates=np.zeros((5, 2)))
 
 
 def test_names_touch_no_other_name_and_no_point():
@@ -79,7 +79,7 @@ def nodes(ax) -> dict[str, tuple[float, float]]:
     return {text.get_text(): text.get_position() for text in ax.texts if text.get_text() in "ABCDE"}
 
 
-def test_neighbours_of_largest_weight_with_the_edges_among_them():
+def test_neighbours_of_largest_weight_with_their_edges_and_values_as_colours():
     ax = go_neighbourhood(GRAPH, "A", n_neighbours=2, known=["B"])
     assert set(nodes(ax)) == {"A", "B", "C"}
     own = [line for line in ax.lines if line.get_label() == "_own"]
@@ -88,9 +88,6 @@ def test_neighbours_of_largest_weight_with_the_edges_among_them():
     assert len([line for line in ax.lines if line.get_label() == "_between"]) == 1  # C -> B
     assert "1 of them" in ax.get_title()
     assert len(offsets(next(c for c in ax.collections if c.get_label() == "perturbed in training"))) == 1
-
-
-def test_values_colour_the_nodes_and_falls_have_a_minus():
     ax = go_neighbourhood(GRAPH, "A", values={"A": -1.0, "B": 0.5, "D": 0.0}, label="change")
     painted = [c for c in ax.collections if c.get_array() is not None]
     shown = np.concatenate([np.ma.filled(c.get_array(), np.nan) for c in painted])
@@ -99,15 +96,12 @@ def test_values_colour_the_nodes_and_falls_have_a_minus():
     assert [text.get_position() for text in ax.texts if text.get_text() == "\N{MINUS SIGN}"] == [(0.0, 0.0)]
 
 
-def test_an_undirected_networkx_graph_and_a_gene_without_neighbours():
+def test_an_undirected_networkx_graph_a_gene_without_neighbours_and_wrong_ones():
     graph = networkx.Graph()
     graph.add_weighted_edges_from([("A", "B", 0.3), ("A", "C", 0.6)])
     graph.add_node("D")
     assert set(nodes(go_neighbourhood(graph, "A"))) == {"A", "B", "C"}
     assert go_neighbourhood(graph, "D").get_title() == "D: no neighbours"
-
-
-def test_wrong_neighbourhoods_are_refused():
     with pytest.raises(ValueError, match="unknown gene of the graph 'a'; did you mean 'A'"):
         go_neighbourhood(GRAPH, "a")
     with pytest.raises(ValueError, match="n_neighbours=0: expected at least 1"):

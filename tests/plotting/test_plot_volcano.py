@@ -27,53 +27,43 @@ def test_genes_that_pass_are_apart_by_direction(by_label):
     assert marks[0] != marks[1]
 
 
-def test_size_of_change_and_level_count(by_label):
+def test_size_of_change_and_level_count_and_the_highest_and_the_largest_are_named(by_label):
     assert "up (1)" in by_label(volcano(DELTA, P, min_change=1.0))
     p = np.array([0.01, 0.03, 0.04, 0.5, 0.6, 0.7])
     passed = stats.false_discovery_control(p) <= 0.1
-    drawn = by_label(volcano(np.ones(6), p, level=0.1))
-    assert f"up ({int(passed.sum())})" in drawn
+    assert f"up ({int(passed.sum())})" in by_label(volcano(np.ones(6), p, level=0.1))
     assert "up (0)" in by_label(volcano(np.ones(6), p))
-
-
-def test_the_highest_and_the_largest_are_named():
+    ax = volcano(DELTA, np.full(6, 0.9), NAMES, title="A+B")
+    assert ax.get_title() == "A+B\nno significant gene (5 % false discoveries)"
+    assert len(ax.texts) == 0
     delta = np.concatenate([[0.01, 3.0, -2.0], np.linspace(0.5, 1.5, 20)])
     p = np.concatenate([[1e-30, 1e-6, 1e-5], np.full(20, 1e-8)])
     names = ["HIGHEST", "LARGEST", "SECOND", *(f"G{i}" for i in range(20))]
     assert {text.get_text() for text in volcano(delta, p, names, n_labels=3).texts} >= {"HIGHEST", "LARGEST"}
 
 
-def test_without_a_significant_gene_the_title_says_so():
-    ax = volcano(DELTA, np.full(6, 0.9), NAMES, title="A+B")
-    assert ax.get_title() == "A+B\nno significant gene (5 % false discoveries)"
-    assert len(ax.texts) == 0
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"p_value_G": -np.log10(np.full(6, 1e-3))}, "p values from 0 to 1 .not their logarithms"),
+        ({"p_values": -np.log10(np.full(6, 1e-3))}, "p values from 0 to 1 .not their logarithms"),
         ({"level": 5}, "level=5"),
-        ({"p_value_G": P[:4]}, r"p_value_G has shape \(4,\)"),
+        ({"p_values": P[:4]}, r"p_values has shape \(4,\)"),
         ({"gene_names": NAMES[:2]}, "2 gene names for 6 genes"),
     ],
     ids=["logarithms", "level", "length", "names"],
 )
 def test_wrong_input_is_refused(change, message):
     with pytest.raises(ValueError, match=message):
-        volcano(**({"delta_G": DELTA, "p_value_G": P} | change))
+        volcano(**({"delta": DELTA, "p_values": P} | change))
 
 
-def test_p_of_a_predicted_spread():
+def test_p_of_a_predicted_spread_and_of_the_observed_cells():
     p = spread_p_values(np.array([[0.0, 1.0], [-2.0, 1.0]]), np.array([[1.0, 1.0], [1.0, 0.0]]))
     np.testing.assert_allclose(p, [[1.0, 2 * stats.norm.sf(1)], [2 * stats.norm.sf(2), 0.0]])
     with pytest.raises(ValueError, match="one shape"):
         spread_p_values(np.zeros(3), np.zeros(2))
     with pytest.raises(ValueError, match="no negative or undefined"):
         spread_p_values(np.zeros(2), np.array([1.0, np.nan]))
-
-
-def test_p_of_the_observed_cells_is_that_of_welch():
     rng = np.random.default_rng(0)
     cells, control = rng.normal(0.3, 1.0, (30, 6)), rng.normal(0, 2.0, (50, 6))
     truth = Truth.from_means(

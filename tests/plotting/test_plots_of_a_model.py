@@ -1,9 +1,11 @@
 """`gears.pl`: a model and names instead of arrays; what is drawn is what the model predicts and the screen measured."""
 
 import inspect
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from small_models import trained_on
 
 import gears
 from gears import GEARS, PertData, PerturbationModel, design, pl, plotting
@@ -11,7 +13,6 @@ from gears.conditions import Condition
 from gears.evaluation import Truth
 from gears.evaluation.interactions import observed_interactions
 from gears.evaluation.metrics.differential import welch_p_values
-from gears.plotting import spread_p_values
 
 QUIET = {"verbose": False, "evaluate_test": False}
 FIRST = {
@@ -74,10 +75,6 @@ def test_every_plot_takes_a_model_or_the_gears_model_in_it_first(model, parts, n
         assert getattr(pl, name)(model, *arguments(name, pair), ax=ax) is ax
 
 
-def test_every_plot_is_tried_here():
-    assert set(FIRST) | {"replay_curve"} == set(pl.__all__)
-
-
 @pytest.mark.parametrize("name", sorted(FIRST))
 def test_a_model_before_training_is_one_sentence(small_data, name):
     new = GEARS(small_data, device="cpu")
@@ -93,6 +90,7 @@ def test_signatures_show_names_and_the_options_of_the_plot():
     assert list(shown)[:2] == ["model", "condition"]
     assert {"level", "n_labels", "ax", "show", "save", "return_fig"} <= set(shown)
     assert "Predicted change of every gene" in pl.volcano.__doc__
+    assert set(FIRST) | {"replay_curve"} == set(pl.__all__)
 
 
 def test_only_public_names_are_listed():
@@ -107,16 +105,9 @@ def test_something_else_first_is_named(small_data):
     ):
         pl.volcano(small_data, "A")
     with pytest.raises(TypeError, match="a model has no replay to draw; give the records of one"):
-        pl.replay_curve(PerturbationModelLike(small_data))
+        pl.replay_curve(SimpleNamespace(gears=GEARS(small_data, device="cpu")))
     with pytest.raises(TypeError, match="expected a GEARS or a PerturbationModel; found int"):
         design.hits(3)
-
-
-class PerturbationModelLike:
-    """Holds a model under the name that gears.pl looks for."""
-
-    def __init__(self, data: PertData) -> None:
-        self.gears = GEARS(data, device="cpu")
 
 
 def test_changes_of_a_condition_are_the_model_s_with_90_percent_intervals(model, parts, by_label):
@@ -165,9 +156,13 @@ def test_a_volcano_has_the_p_values_of_the_cells_or_of_the_prediction(model, par
     inner.save_model(tmp_path / "model")
     for one, query in ((GEARS.from_pretrained(tmp_path / "model", device="cpu"), pair), (inner, new)):
         predictions = inner.predict([query])
-        p = spread_p_values(predictions.delta_UG[0], predictions.sd_change[0])
-        ax = pl.volcano(one, query)
-        np.testing.assert_allclose(heights(ax), expected(predictions.delta_UG[0], p), rtol=1e-4, atol=1e-5)
+        ax, delta_G = pl.volcano(one, query), predictions.delta_UG[0]
+        points = heights(ax)
+        np.testing.assert_allclose(points[:, 0], np.sort(delta_G), rtol=1e-4, atol=1e-5)
+        for delta, height in points[np.abs(points[:, 0]) > np.quantile(np.abs(delta_G), 0.8)]:
+            gene = np.abs(delta_G - delta).argmin()
+            low, high = predictions.interval(1 - 10**-height)  # it ends at no change
+            assert min(abs(low[0, gene]), abs(high[0, gene])) < 0.05 * abs(delta)
         assert ax.get_ylabel() == "-log10 p of the prediction"
     loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
     with pytest.raises(ValueError, match="this plot needs the screen; this model was loaded without it"):
@@ -199,9 +194,7 @@ def test_curves_are_those_of_the_last_training(model, parts, small_data):
     np.testing.assert_allclose(ax.lines[0].get_ydata(), values)
     ax = pl.training_curves({"one": model, "two": inner}, title="both")
     assert [line.get_label() for line in ax.lines] == ["one", "two"]
-    prior = GEARS(small_data, device="cpu")
-    prior.model_initialize(hidden_size=8)
-    prior.train(epochs=0, **QUIET)
+    prior = trained_on(small_data)
     with pytest.raises(ValueError, match="this training ran no epoch: there is no curve"):
         pl.training_curves(prior)
 
@@ -220,7 +213,7 @@ def test_interactions_are_predicted_and_observed(model, parts, new):
     assert np.ptp(only_predicted.images[0].get_array().compressed()) == 0  # both triangles show it
 
 
-def test_calibration_adds_the_sampling_noise_of_the_measured_means(model, parts, by_label):
+def test_calibration_adds_the_noise_of_the_measured_means_and_gains_are_those_of_the_part(model, parts, by_label):
     from gears.evaluation.uncertainty import calibration
 
     inner, screen, test, _ = parts
@@ -233,25 +226,20 @@ def test_calibration_adds_the_sampling_noise_of_the_measured_means(model, parts,
     np.testing.assert_allclose(drawn.get_ydata(), judged.coverage["observed"])
     drawn = by_label(pl.error_against_spread({"mine": model}))["mine"]
     np.testing.assert_allclose(drawn.get_ydata(), judged.bins["error"])
-    low = pl.rate_calibration(model, threshold=0.05).lines[1].get_xydata()
-    high = pl.rate_calibration(model, threshold=-0.05).lines[1].get_xydata()
-    assert low.shape != high.shape or not np.allclose(low, high)
-
-
-def test_gains_over_baselines_are_those_of_the_part(model):
     ax = pl.method_differences(model, "mse", split="val")
     assert ax.get_title() == "mse"
     assert "train_mean" in [tick.get_text() for tick in ax.get_yticklabels()]
     assert ax.get_xlabel() == "gain of gears"
+    low = pl.rate_calibration(model, threshold=0.05).lines[1].get_xydata()
+    high = pl.rate_calibration(model, threshold=-0.05).lines[1].get_xydata()
+    assert low.shape != high.shape or not np.allclose(low, high)
 
 
 def test_a_condition_of_several_contexts_names_one(tmp_path, divided, toy_go):
     data = PertData(tmp_path, gene2go=toy_go)
     data.new_data_process("lines", divided, context_key="cell_type", batch_key=["batch"])
     data.prepare_split("simulation", seed=1)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    model.train(epochs=0, **QUIET)
+    model = trained_on(data)
     with pytest.raises(ValueError, match=r"GX00\+ctrl is predicted in 2 contexts .* 'GX00\+ctrl @ L1'$"):
         pl.volcano(model, "GX00")
     label = "GX00+GX01 @ L2"

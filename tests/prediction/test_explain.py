@@ -1,14 +1,17 @@
 """What users see of explanations: tables that add up, texts, contexts, saved models, the command, and few cells."""
 
+import dataclasses
 import json
 import logging
 
 import numpy as np
 import pytest
+from small_models import trained_on
 
 from gears import GEARS, PertData, PerturbationModel, simulated_screen
 from gears.cli.main import main
 from gears.conditions import Condition
+from gears.design import hits
 
 SCREENS = {
     "pairs": {"n_genes": 60, "n_singles": 16, "n_pairs": 14, "n_triples": 4},
@@ -23,10 +26,7 @@ def model(request, tmp_path_factory):
     keys = {"context_key": "cell_type"} if request.param == "contexts" else {}
     data.new_data_process("screen", adata, **keys)
     data.prepare_split("simulation", seed=1)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    model.train(epochs=0, verbose=False, evaluate_test=False)
-    return model
+    return trained_on(data)
 
 
 def some(model) -> list[Condition]:
@@ -47,26 +47,28 @@ def test_rows_add_up_to_the_prediction_and_shares_to_one(model, tmp_path):
             assert found.groups.sum() == pytest.approx(1, abs=1e-5)
 
 
-def test_genes_are_chosen_and_weights_are_of_them(model):
+def test_genes_are_chosen_the_text_names_what_is_known_and_the_command_prints_it(model, tmp_path, capsys):
     condition, genes = some(model)[-1], model.gene_list[3:5]
-    found, whole = model.explain(condition, genes, n=1000), model.explain(condition, n=1000)
-    assert list(found.prediction.index) == genes
-    np.testing.assert_allclose(found.changes.sum(), whole.prediction[genes], atol=1e-6)
-    with pytest.raises(ValueError, match="NOGENE cannot be explained"):
-        model.explain(condition, "NOGENE")
-
-
-def test_the_text_names_what_is_known(model):
+    chosen, whole = model.explain(condition, genes, n=1000), model.explain(condition, n=1000)
+    assert list(chosen.prediction.index) == genes
+    np.testing.assert_allclose(chosen.changes.sum(), whole.prediction[genes], atol=1e-6)
     train = next(one for one in model.pert_data.split.conditions("train") if not one.is_control)
-    found = model.explain(train)
+    found = model.explain(train, n=3)
     assert found.text.startswith(f"{train.name}: ")
     assert "its own measurement" in found.text
     first = found.table.iloc[0]
     assert (first["condition"], first["similarity"], first["group"]) == (train.name, "measured", "its own measurement")
     assert 0 < first["weight"] <= 1
     assert str(found).startswith(found.text)
-    with pytest.raises(ValueError, match="control has no change to explain"):
-        model.explain("ctrl")
+    for wrong, words in ((("ctrl",), "control has no change to explain"), ((condition, "NOGENE"), "NOGENE cannot be")):
+        with pytest.raises(ValueError, match=words):
+            model.explain(*wrong)
+    model.save_model(tmp_path / "model")
+    output = ["--n", "3", "--json", "--output", str(tmp_path / "a.csv")]
+    main(["explain", str(tmp_path / "model"), train.name, *output])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["text"] == found.text
+    assert len(printed["rows"]) == len(found.table) == len((tmp_path / "a.csv").read_text().splitlines()) - 1
 
 
 def test_contexts_are_told_apart(model):
@@ -111,8 +113,6 @@ def test_one_condition_of_few_cells_is_reported(caplog):
 
 
 def test_a_model_that_keeps_nothing_says_so(model):
-    import dataclasses
-
     other = GEARS(model.pert_data, device="cpu")
     other.parts = dataclasses.replace(model.parts, prior=dataclasses.replace(model.parts.prior, basis=None))
     with pytest.raises(ValueError, match="does not keep the measured changes"):
@@ -123,21 +123,7 @@ def test_a_model_that_keeps_nothing_says_so(model):
         other.explain(some(model)[0])
 
 
-def test_the_command_prints_what_the_method_returns(model, tmp_path, capsys):
-    model.save_model(tmp_path / "model")
-    condition = some(model)[-1]
-    main(
-        ["explain", str(tmp_path / "model"), condition.name, "--n", "3", "--json", "--output", str(tmp_path / "a.csv")]
-    )
-    printed = json.loads(capsys.readouterr().out)
-    found = model.explain(condition, n=3)
-    assert printed["text"] == found.text
-    assert len(printed["rows"]) == len(found.table) == len((tmp_path / "a.csv").read_text().splitlines()) - 1
-
-
 def test_probabilities_of_change_are_those_of_hits(model):
-    from gears.design import hits
-
     conditions = [one for one in some(model) if len(one) > 0]
     predictions, gene = model.predict(conditions), model.gene_list[7]
     p = predictions.p_changed(0.2)

@@ -5,6 +5,7 @@ import logging
 import anndata
 import numpy as np
 import pytest
+from small_models import network_of
 
 from gears import GEARS, PertData
 from gears.cli.main import main
@@ -28,9 +29,7 @@ def model(tmp_path_factory, toy_template, toy_go):
     data = PertData(tmp_path_factory.mktemp("names"), gene2go=terms)
     data.new_data_process("toy", adata)
     data.prepare_split("simulation", seed=1)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    return model
+    return network_of(data)
 
 
 @pytest.fixture(scope="module")
@@ -79,34 +78,29 @@ def test_conditions_in_any_form(model):
         model.predict([[]])
 
 
-def test_two_names_of_a_gene_are_one_condition(model):
-    predictions = model.predict(["MLL", "KMT2A", "HRX+ctrl", "HRX+MLL"])
-    assert [condition.name for condition in predictions.conditions] == ["KMT2A+ctrl"]
-
-
-def test_names_of_the_screen_stay(model, caplog):
+def test_names_of_the_screen_stay_and_two_names_of_a_gene_are_one_condition(model, caplog):
     names = ["KMT2A+ctrl", "OCT4+ctrl", "OTF3+ctrl", "CD95+ctrl", "p53+ctrl", "SOX2+ctrl", "ctrl"]
     assert [condition.name for condition in model.predict(names).conditions] == names
     assert not renamed(caplog)
+    predictions = model.predict(["MLL", "KMT2A", "HRX+ctrl", "HRX+MLL"])
+    assert [condition.name for condition in predictions.conditions] == ["KMT2A+ctrl"]
+    assert model.plot_perturbation("MLL").get_title() == "KMT2A+ctrl"
+    with pytest.raises(KeyError, match="no condition 'GX05"):
+        model.plot_perturbation(["MLL", "GX05"])
 
 
-def test_a_name_of_two_genes_is_refused(model, tmp_path):
-    calls = (
-        lambda: model.predict(["GX05+POU5F1"]),
-        lambda: model.GI_predict(["POU5F1", "GX05"]),
-        lambda: model.predict_to_file(["POU5F1"], tmp_path / "a.h5ad"),
-        lambda: model.predict_all_pairs(["POU5F1", "GX05"]),
-    )
-    for call in calls:
-        with pytest.raises(ValueError, match="'POU5F1' is another name of OCT4 and of OTF3"):
+def test_names_of_two_genes_and_unknown_ones_are_refused(model, tmp_path):
+    of_two = "'POU5F1' is another name of OCT4 and of OTF3"
+    for words, call in (
+        (of_two, lambda: model.predict(["GX05+POU5F1"])),
+        (of_two, lambda: model.GI_predict(["POU5F1", "GX05"])),
+        (of_two, lambda: model.predict_to_file(["POU5F1"], tmp_path / "a.h5ad")),
+        (of_two, lambda: model.predict_all_pairs(["POU5F1", "GX05"])),
+        (r"NONSENSE1 \(near: none\)", lambda: model.predict(["MLL+NONSENSE1"])),
+        (r"MLL2 \(a name of several genes", lambda: model.predict(["MLL2"])),
+    ):
+        with pytest.raises(ValueError, match=words):
             call()
-
-
-def test_unknown_genes_are_refused(model):
-    with pytest.raises(ValueError, match=r"NONSENSE1 \(near: none\)"):
-        model.predict(["MLL+NONSENSE1"])
-    with pytest.raises(ValueError, match=r"MLL2 \(a name of several genes"):
-        model.predict(["MLL2"])
 
 
 def test_interactions_pairs_and_ensembles(model, saved, caplog):
@@ -120,12 +114,6 @@ def test_interactions_pairs_and_ensembles(model, saved, caplog):
     predictions = Ensemble.load([saved, saved], device="cpu").predict(["MLL"])
     assert list(predictions) == ["KMT2A"]
     assert len(renamed(caplog)) == 1
-
-
-def test_a_plot_takes_another_name(model):
-    assert model.plot_perturbation("MLL").get_title() == "KMT2A+ctrl"
-    with pytest.raises(KeyError, match="no condition 'GX05"):
-        model.plot_perturbation(["MLL", "GX05"])
 
 
 @pytest.mark.parametrize("genes", [["MLL", "HRX+KRAS", "KMT2A"], ["MLL", "KRAS", "HRX", "--all-pairs"]])

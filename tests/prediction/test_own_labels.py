@@ -15,7 +15,7 @@ def screen() -> AnnData:
 
 
 def fitted(adata: AnnData, **keys: str) -> PerturbationModel:
-    model = PerturbationModel(adata, **keys)
+    model = PerturbationModel(adata, default_pert_graph=False, **keys)
     model.train(epochs=0, evaluate_test=False, verbose=False)
     return model
 
@@ -38,25 +38,27 @@ def test_own_control(screen: AnnData, tmp_path: Path) -> None:
     assert (predictions[f"NT+{one}"] == predictions[one]).all()
 
 
-def test_guides(screen: AnnData) -> None:
+def guides_of(label: str, number: int) -> str:
+    names = ("NTC_{}" if token == "ctrl" else token + "_g{}" for token in dict.fromkeys(label.split("+")))
+    return "|".join(name.format(1 + number % 3) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("written", "keys", "asked"),
+    [
+        (guides_of, {"guide_key": "own"}, ["{0}_g2", "{0}_g1|{1}_g3", "{1}_g1|NTC_2", "NTC_1"]),
+        (
+            lambda label, _: label.replace("+ctrl", "").replace("ctrl", "non-targeting").replace("+", "_"),
+            {"condition_key": "own", "control": "non-targeting", "sep": "_"},
+            ["{0}_non-targeting", "{1}_{0}", "{1}", "non-targeting"],
+        ),
+    ],
+    ids=["guides", "separator"],
+)
+def test_guides_and_separator(written, keys, asked, screen: AnnData) -> None:
     adata = screen.copy()
-    labels = adata.obs.pop("condition")
-    guide_of = {"ctrl": "NTC_{}"}
-    adata.obs["guide"] = [
-        "|".join(guide_of.get(token, token + "_g{}").format(1 + cell % 3) for token in dict.fromkeys(label.split("+")))
-        for cell, label in enumerate(labels)
-    ]
-    model = fitted(adata, guide_key="guide")
+    adata.obs["own"] = [written(label, number) for number, label in enumerate(adata.obs.pop("condition"))]
+    model = fitted(adata, **keys)
     one, two = model.gears.pert_data.screen.perturbed_genes[:2]
-    found = model.predict([f"{one}_g2", f"{one}_g1|{two}_g3", f"{two}_g1|NTC_2", "NTC_1"])
+    found = model.predict([label.format(one, two) for label in asked])
     assert found.obs_names.tolist() == [f"{one}+ctrl", f"{one}+{two}", f"{two}+ctrl", "ctrl"]
-
-
-def test_separator_of_the_screen(screen: AnnData) -> None:
-    adata = screen.copy()
-    adata.obs["gene"] = [label.replace("+ctrl", "").replace("ctrl", "non-targeting").replace("+", "_") for label in
-                         adata.obs.pop("condition")]  # fmt: skip
-    model = fitted(adata, condition_key="gene", control="non-targeting", sep="_")
-    genes = model.gears.pert_data.screen.perturbed_genes
-    named = model.predict([f"{genes[3]}_{genes[1]}", "non-targeting", f"{genes[0]}_non-targeting"])
-    assert named.obs_names.tolist() == [f"{genes[1]}+{genes[3]}", "ctrl", f"{genes[0]}+ctrl"]

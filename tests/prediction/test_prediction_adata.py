@@ -5,8 +5,9 @@ import json
 import anndata
 import numpy as np
 import pytest
+from small_models import network_of
 
-from gears import GEARS, PertData
+from gears import PertData
 
 ASKED = ["ctrl", "GX00", "GX00+GX07", "GX06+GX07", "GX03"]
 
@@ -17,9 +18,7 @@ def model(tmp_path_factory, toy_template, toy_go):
     data.new_data_process("toy", toy_template.copy())
     train = ["ctrl", "GX00+ctrl", "GX01+ctrl", "GX02+GX03"]
     data.prepare_split("custom", split_dict={"train": train, "val": ["GX04+ctrl"], "test": ["GX05+ctrl"]}, seed=4)
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8, uncertainty=True)
-    return model
+    return network_of(data, uncertainty=True)
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def test_what_is_known_of_conditions_genes_and_model(adata, model):
     json.dumps(told)
 
 
-def test_scanpy_takes_them_as_they_are(adata):
+def test_scanpy_takes_them_and_they_join_the_means_of_the_screen_by_gene(adata, model):
     import scanpy as sc
 
     sc.pp.pca(adata, n_comps=2, layer="delta", svd_solver="full")
@@ -56,12 +55,6 @@ def test_scanpy_takes_them_as_they_are(adata):
     np.testing.assert_allclose(groups.layers["mean"][row], adata.layers["delta"][[1, 4]].mean(axis=0))
     frame = sc.get.obs_df(adata, keys=["subgroup", "GX05"], layer="delta")
     assert frame.loc["GX00+GX07", "subgroup"] == "combo_seen1"
-
-
-def test_they_join_the_means_of_the_screen_by_gene(adata, model):
-    """Whatever the order of the genes: anndata aligns by name."""
-    import scanpy as sc
-
     screen = model.pert_data.adata
     truth = sc.get.aggregate(screen, by="condition", func="mean")
     truth.X = truth.layers["mean"]

@@ -7,6 +7,7 @@ import anndata
 import numpy as np
 import pandas as pd
 import pytest
+from small_models import trained_on
 
 from gears import GEARS, PertData
 from gears.jobs.ensemble import Ensemble
@@ -24,15 +25,7 @@ def pert_data(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(pert_data):
-    return trained(pert_data)
-
-
-def trained(pert_data: PertData, seed: int = 1, **training) -> GEARS:
-    """The prior alone by default."""
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=8, seed=seed)
-    model.train(**{"epochs": 0, "verbose": False, "evaluate_test": False} | training)
-    return model
+    return trained_on(pert_data)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +110,7 @@ def test_an_ensemble_adds_the_spread_of_its_members(model, pert_data, asked):
     variance_UG = np.mean([one.sd**2 for one in each], axis=0) + spread_UG**2
     np.testing.assert_allclose(predicted.sd, np.sqrt(variance_UG))
     np.testing.assert_allclose(predicted.spread_UG, spread_UG)
-    networks = [trained(pert_data, seed, prior=None, steps=1, epochs=None) for seed in (1, 2)]
+    networks = [trained_on(pert_data, seed, prior=None, steps=1, epochs=None) for seed in (1, 2)]
     alone = Ensemble(networks).predict(asked)
     assert networks[0].predict(asked).sd is None
     np.testing.assert_array_equal(alone.sd, alone.spread_UG)
@@ -131,7 +124,7 @@ def test_contexts_have_it(tmp_path):
     data = PertData(tmp_path, default_pert_graph=False)
     data.new_data_process("contexts", adata, context_key="cell_type")
     data.prepare_split("simulation_single", seed=1)
-    model = trained(data)
+    model = trained_on(data)
     gene = data.screen.perturbed_genes[0]
     predictions = model.predict([gene])
     assert len(predictions) == 3

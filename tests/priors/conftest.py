@@ -1,6 +1,5 @@
 """Invented training conditions with known additive effects."""
 
-import dataclasses
 from collections.abc import Callable
 from itertools import combinations
 
@@ -18,7 +17,7 @@ def similarity_of(similar_PP: np.ndarray, sets: tuple[tuple[int, ...], ...]) -> 
     return GeneSimilarity(trained_T, sparse.csr_matrix(similar_PP[:, trained_T]))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def make_data():
     """Screens of 10 singles and some pairs of 14 nodes, the first 5 of which are measured."""
 
@@ -49,7 +48,6 @@ def make_data():
         n_C = rng.integers(20, 200, len(sets)).astype(float)
         delta_CG += noise * rng.standard_normal(delta_CG.shape) * np.sqrt(50 / n_C)[:, None]
         variance_G = np.full(N_GENES, 50 * noise**2)
-        data = PriorData(sets, delta_CG, variance_G, n_C, control_mean_G, column_P, similarity_of(similar_PP, sets))
-        return dataclasses.replace(data)
+        return PriorData(sets, delta_CG, variance_G, n_C, control_mean_G, column_P, similarity_of(similar_PP, sets))
 
     return make

@@ -7,7 +7,7 @@ import pytest
 from scipy import sparse
 
 from gears.conditions import NodeSet
-from gears.priors import GenePrior, GeneSimilarity, PriorData, fit_prior
+from gears.priors import FittedPrior, GenePrior, GeneSimilarity, PriorData, fit_prior
 from gears.priors import _process as process
 from gears.priors._uncertainty import condition_variance
 
@@ -44,10 +44,14 @@ def error_of(delta_CG: np.ndarray):
     return lambda left_out_CG: ((left_out_CG - delta_CG) ** 2).mean(axis=1)
 
 
+def fitted_to(data: PriorData) -> FittedPrior:
+    return fit_prior(data, error_of(data.delta_CG))
+
+
 @pytest.mark.parametrize(("shared", "own"), [(1.0, 0.0), (0.0, 1.0)], ids=["shared", "own"])
 def test_evidence_finds_what_contexts_share(shared, own):
     data, truth_KPG = setting_data(shared, own)
-    prior = fit_prior(data, error_of(data.delta_CG)).prior
+    prior = fitted_to(data).prior
     of_genes = [
         {part: weight for part, weight in prior.report[name].items() if part not in ("offset", "shared")}
         for name in ("weights", "weights_within_settings")
@@ -63,7 +67,7 @@ def test_a_condition_borrows_from_other_contexts():
     """A condition that one context lacks is known from the others, where effects are shared."""
     data, truth_KPG = setting_data(1.0, 0.2)
     less = without_one(data)
-    prior = fit_prior(less, error_of(less.delta_CG)).prior
+    prior = fitted_to(less).prior
     found = prior([NodeSet([4], context=1)])[0]
     level = truth_KPG[1].mean(axis=0)
     assert ((found - truth_KPG[1, 4]) ** 2).mean() < 0.25 * ((level - truth_KPG[1, 4]) ** 2).mean()
@@ -75,7 +79,7 @@ def test_intervals_hold_what_they_say_and_are_narrower_where_other_contexts_know
         data, truth_KPG = setting_data(1.0, 0.3, seed=seed)
         data = dataclasses.replace(data, groups=None)  # single conditions are held out
         less = without_one(data)
-        prior = fit_prior(less, error_of(less.delta_CG)).prior
+        prior = fitted_to(less).prior
         sets = [NodeSet([4], context=1)]
         change_UG = prior(sets)
         sd_UG = prior.sd(sets, change_UG)
@@ -91,7 +95,7 @@ def test_genes_that_features_omit_are_not_told_by_each_context(monkeypatch):
     data = dataclasses.replace(data, groups=None)
     monkeypatch.setattr(process, "MOST_EXACT", 5)
     monkeypatch.setattr(process, "MOST_FEATURES", 12)
-    fitted = fit_prior(data, error_of(data.delta_CG))
+    fitted = fitted_to(data)
     delta_CG = data.delta_CG
     # 0.63 where each context tells all that features omit
     assert error_of(delta_CG)(fitted.left_out_CG).mean() < 0.57
@@ -100,14 +104,14 @@ def test_genes_that_features_omit_are_not_told_by_each_context(monkeypatch):
 
 def test_a_context_without_conditions_takes_the_mean_of_the_others():
     data, truth_KPG = setting_data(1.0, 0.0, contexts=(0, 2))
-    prior = fit_prior(data, error_of(data.delta_CG)).prior
+    prior = fitted_to(data).prior
     at = [prior([NodeSet([node], context=context) for node in range(N_NODES)]) for context in range(3)]
     at = [change_PG - change_PG.mean(axis=0) for change_PG in at]  # levels are each context's own here
     np.testing.assert_allclose(at[1], (at[0] + at[2]) / 2, atol=0.2)
     departure = truth_KPG[0] - truth_KPG[0].mean(axis=0)
     assert np.corrcoef(at[1].ravel(), departure.ravel())[0, 1] > 0.95
     one, _ = setting_data(1.0, 0.0, contexts=(0,))
-    alone = fit_prior(one, error_of(one.delta_CG)).prior
+    alone = fitted_to(one).prior
     pairs = [(node, (node + 1) % N_NODES) for node in range(N_NODES)]  # no context measured them
     here, there = (alone([NodeSet(nodes, context=k) for nodes in pairs]) for k in (0, 1))
     np.testing.assert_allclose(here, there, atol=1e-9)
@@ -169,7 +173,7 @@ def test_left_out_predictions_do_not_look_at_what_is_left_out():
 
 def test_files_of_earlier_versions_with_a_prior_of_each_setting_are_read():
     data, _ = setting_data(1.0, 0.5)
-    prior = fit_prior(data, error_of(data.delta_CG)).prior
+    prior = fitted_to(data).prior
     prior = dataclasses.replace(prior, network_weight=0.25, slope_K=np.full_like(prior.slope_K, 0.5), scale=None)
     arrays, slope = prior.arrays(), 0.5
     similar = {f"similar_{part}": arrays[f"within_{part}"] for part in ("data", "indices", "indptr")}
@@ -210,14 +214,14 @@ def far_data(data: PriorData, alike: bool) -> PriorData:
 def test_what_does_not_carry_over_is_shrunk_where_contexts_are_left_out(alike):
     data, _ = setting_data(0.2, 1.0)
     far = far_data(data, alike)
-    prior = fit_prior(far, error_of(far.delta_CG)).prior
+    prior = fitted_to(far).prior
     assert (prior.report["slope"]["one known gene"] >= 1.0) is alike
     # what each context measured is its own
     measured_CG = far.delta_CG
     slope_C = (prior(far.sets) * measured_CG).sum(axis=1) / (measured_CG**2).sum(axis=1)
     np.testing.assert_allclose(slope_C, 1.0, atol=0.05)
     near = dataclasses.replace(far, groups=data.groups)
-    known = fit_prior(near, error_of(near.delta_CG)).prior.slope_K[0]
+    known = fitted_to(near).prior.slope_K[0]
     assert known == 1.0  # genes that other contexts show: what is held out there says nothing of them
 
 
@@ -240,9 +244,9 @@ def test_the_change_of_a_target_is_not_shrunk_with_it():
 def test_very_many_conditions_are_solved_nearly_as_few_are(monkeypatch):
     data, truth_KPG = setting_data(1.0, 0.4)
     less = without_one(data)
-    exact = fit_prior(less, error_of(less.delta_CG))
+    exact = fitted_to(less)
     monkeypatch.setattr(process, "MOST_EXACT", 5)
-    found = fit_prior(less, error_of(less.delta_CG))
+    found = fitted_to(less)
     assert exact.prior.report["exact"]
     assert not found.prior.report["exact"]
     sets = [*data.sets, NodeSet([4], context=1)]
@@ -251,6 +255,6 @@ def test_very_many_conditions_are_solved_nearly_as_few_are(monkeypatch):
     assert away < 0.01  # one slope was chosen, noise is alike: only level and folds differ
     assert ((found.prior(sets)[-1] - truth_KPG[1, 4]) ** 2).mean() < 0.5
     monkeypatch.setattr(process, "MOST_FEATURES", 12)
-    fewer = fit_prior(less, error_of(less.delta_CG))
+    fewer = fitted_to(less)
     error = error_of(less.delta_CG)
     assert error(fewer.left_out_CG).mean() < 1.3 * error(found.left_out_CG).mean()

@@ -63,7 +63,7 @@ def queries(data: PriorData) -> list[tuple[int, ...]]:
     return [*(NodeSet(nodes, context=context) for nodes in QUERIES for context in range(3)), *data.sets[::7]]
 
 
-@pytest.fixture(params=SCREENS, name="fitted")
+@pytest.fixture(params=SCREENS, name="fitted", scope="module")
 def fitted_prior(request, make_data) -> tuple[PriorData, GenePrior]:
     data = SCREENS[request.param](make_data)
     rows = np.abs(np.random.default_rng(9).standard_normal((N_NODES, 3)))  # GO terms say little, the others more
@@ -128,16 +128,16 @@ def refitted(prior: GenePrior, row: int) -> GenePrior:
     return dataclasses.replace(prior, overall=overall, within=tuple(within), measured=measured, mean_SG=mean_SG)
 
 
-@pytest.mark.parametrize("share", [0.0, 0.4, 1.0], ids=["sum", "some of the mean", "mean"])
-def test_removing_a_condition_changes_what_a_refit_says(fitted, share):
+def test_removing_a_condition_changes_what_a_refit_says(fitted):
     data, prior = fitted
-    prior = dataclasses.replace(prior, mean_share_K=np.full(5, share))
     unmeasured = [nodes for nodes in queries(data) if prior.measured.rows([nodes])[0] < 0]
     for row in (0, len(data.sets) - 1):
         again = refitted(prior, row)
-        for nodes in unmeasured:
-            stated = prior.without_head([nodes])[0] + decompose(prior, nodes).without([row])[0]
-            assert stated == pytest.approx(again.without_head([nodes])[0], abs=1e-7)
+        for share in (0.0, 0.4, 1.0):  # the sum, some of the mean, the mean
+            one, other = (dataclasses.replace(each, mean_share_K=np.full(5, share)) for each in (prior, again))
+            for nodes in unmeasured:
+                stated = one.without_head([nodes])[0] + decompose(one, nodes).without([row])[0]
+                assert stated == pytest.approx(other.without_head([nodes])[0], abs=1e-7)
 
 
 def test_a_measured_condition_is_its_measurement_and_what_others_say(fitted):
@@ -156,9 +156,14 @@ def test_a_measured_condition_is_its_measurement_and_what_others_say(fitted):
     assert others_G == pytest.approx((1 - kept_G) * removed_G, abs=1e-6)
 
 
-def test_weights_are_those_of_what_conditions_show_beyond_their_mean(make_data):
+@pytest.fixture(scope="module")
+def of_pairs(make_data) -> tuple[PriorData, GenePrior]:
     data = make_data(1, n_pairs=20)
-    prior = fit_prior(data, error_of(data)).prior
+    return data, fit_prior(data, error_of(data)).prior
+
+
+def test_weights_are_those_of_what_conditions_show_beyond_their_mean(of_pairs):
+    data, prior = of_pairs
     nodes, row, n = (2, 12), data.sets.index((2,)), len(data.sets)
     found, basis = decompose(prior, nodes), prior.basis
     moved = dataclasses.replace(basis, rest_CG=basis.rest_CG + np.eye(n)[row][:, None])
@@ -168,9 +173,8 @@ def test_weights_are_those_of_what_conditions_show_beyond_their_mean(make_data):
     assert found.weight_RG[found.rows_R == row].sum(axis=0).mean() > 0.3
 
 
-def test_typical_weights_are_those_of_an_average_gene(make_data):
-    data = make_data(1, n_pairs=20)
-    prior = fit_prior(data, error_of(data)).prior
+def test_typical_weights_are_those_of_an_average_gene(of_pairs):
+    data, prior = of_pairs
     basis = dataclasses.replace(
         prior.basis, noise_G=np.full_like(prior.basis.noise_G, prior.basis.noise_G.mean()),
         share_MG=np.repeat((np.isclose(STRENGTHS, 1))[:, None].astype(float), prior.n_genes, axis=1),
@@ -186,9 +190,8 @@ def test_typical_weights_are_those_of_an_average_gene(make_data):
         assert weight_C == pytest.approx(expected_C, abs=1e-9)
 
 
-def test_what_explains_is_saved_and_checked(make_data):
-    data = make_data(1, n_pairs=20)
-    arrays = fit_prior(data, error_of(data)).prior.arrays()
+def test_what_explains_is_saved_and_checked(of_pairs):
+    arrays = of_pairs[1].arrays()
     with pytest.raises(ValueError, match="tables of measured changes disagree"):
         GenePrior.from_arrays(arrays | {"basis_n_C": arrays["basis_n_C"][1:]})
     older = {name: array for name, array in arrays.items() if not name.startswith("basis_")}

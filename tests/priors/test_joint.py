@@ -6,9 +6,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 from scipy import sparse
+from test_posterior import TERMS, TYPICAL, WEIGHTS, kriging
 
 from gears.priors import GeneSimilarity
-from gears.priors._evidence import EvidenceWeights
 from gears.priors._kernels import AdditiveCovariance, gene_features, specific_covariance
 from gears.priors._magnitude import Tendency
 from gears.priors._posterior import ConditionCovariance, Posterior
@@ -16,11 +16,9 @@ from gears.priors._regression import Spectrum
 from gears.priors._uncertainty import Uncertainty, condition_variance
 from gears.priors.joint import JointCovariance
 
-N_NODES, N_TRAINED, TYPICAL = 11, 7, 0.17
+N_NODES, N_TRAINED = 11, 7
 SETS = tuple((node,) for node in range(N_TRAINED)) + tuple(combinations(range(4), 2))
 NEW = [(8,), (0,), (2, 9), (1, 5), (3, 9, 10), (8, 9), (10,)]
-TERMS = {"shared": 0.3, "own": 0.8, "similar": 1.1}
-WEIGHTS = EvidenceWeights({}, 1.0, 0.2, 0.1)
 RNG = np.random.default_rng(4)
 NOISE_C = RNG.uniform(0.3, 3.0, len(SETS))
 UNEXPLAINED_C = np.where([len(nodes) > 1 for nodes in SETS], 0.3, 0.2)
@@ -64,9 +62,7 @@ def expected(level: float | None) -> np.ndarray:
     k_UC, own_UU = dense(NEW, SETS), dense(NEW, NEW)
     if level is not None:
         return own_UU + level - (k_UC + level) @ np.linalg.inv(a_CC + level) @ (k_UC + level).T
-    border = np.block([[a_CC, np.ones((len(SETS), 1))], [np.ones((1, len(SETS))), np.zeros((1, 1))]])
-    right_UN = np.hstack([k_UC, np.ones((len(NEW), 1))])
-    return own_UU - right_UN @ np.linalg.inv(border) @ right_UN.T
+    return kriging(own_UU, k_UC, a_CC)
 
 
 def joint_of(level: float | None = None, features: bool = False) -> tuple[JointCovariance, Uncertainty]:
@@ -100,16 +96,12 @@ def test_it_is_the_dense_covariance(level, features):
     np.testing.assert_allclose(joint.variance(member_UL), np.diag(found_UU), rtol=1e-4)
 
 
-def test_its_diagonal_is_the_variance_of_the_prior():
+def test_its_diagonal_is_the_variance_of_the_prior_and_a_mean_alone_explains_nothing():
     joint, uncertainty = joint_of()
     sets = [nodes for nodes in NEW if nodes != (8, 9) and len(nodes) < 3]  # one unknown gene at most
     own_U = uncertainty.covariance.unexplained(sets)
     whole_U = condition_variance(uncertainty.covariance, uncertainty.posterior, sets)
     np.testing.assert_allclose(joint.variance(joint.members(padded(sets))) + own_U, whole_U, rtol=1e-5)
-
-
-def test_a_prior_that_is_the_mean_alone_explains_nothing():
-    _, uncertainty = joint_of()
     joint = JointCovariance.of(replace(uncertainty, posterior=None), EDGES, EDGE_WEIGHTS, range(N_NODES))
     member_UL = joint.members(padded(NEW))
     np.testing.assert_allclose(member_UL @ joint.times(member_UL), dense(NEW, NEW), rtol=1e-5)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from gears import PertData
 from gears.priors import FittedPrior, GenePrior, PriorData, fit_prior, prior_of
-from gears.simulate import simulated_screen
-
-if TYPE_CHECKING:
-    from gears.simulate import SimulatedTruth
+from gears.simulate import SimulatedTruth, simulated_screen
 
 NEW, KNOWN_PAIR = [(12,), (12, 13)], [(0, 9)]
 
@@ -34,12 +30,12 @@ def screen(tmp_path_factory):
     return data, truth, prior
 
 
-def singles_of(truth: SimulatedTruth) -> list[str]:
-    return [condition.name for condition in truth.conditions if len(condition.genes) == 1]
+def singles_of(truth: SimulatedTruth, n_genes: int = 1) -> list[str]:
+    return [condition.name for condition in truth.conditions if len(condition.genes) == n_genes]
 
 
 def pairs_of(truth: SimulatedTruth) -> list[str]:
-    return [condition.name for condition in truth.conditions if len(condition.genes) == 2]
+    return singles_of(truth, 2)
 
 
 def sets_of(data: PertData, names: list[str]) -> list[list[int]]:
@@ -65,7 +61,7 @@ def fitted_to(data: PriorData, *, share: float = 1.0) -> FittedPrior:
     return fit_prior(data, lambda left_out_CG: ((left_out_CG - share * data.delta_CG) ** 2).mean(axis=1))
 
 
-def test_trained_singles_are_predicted_as_measured(screen):
+def test_trained_singles_and_pairs_of_them_are_predicted_as_measured(screen):
     data, truth, prior = screen
     delta_UG, noise_UG = measured_changes(data, singles_of(truth))
     slope_U = slopes_of(prior(sets_of(data, singles_of(truth))), delta_UG)
@@ -74,10 +70,6 @@ def test_trained_singles_are_predicted_as_measured(screen):
     assert slope_U[reliability_U > 0.9].min() >= 0.9
     assert slope_U.max() <= 1.05
     assert (slope_U > reliability_U - 0.1).all()  # sampling noise alone shrinks the others
-
-
-def test_pairs_of_measured_singles_are_no_worse_than_the_sum(screen):
-    data, truth, prior = screen
     pairs = pairs_of(truth)
     delta_UG, _ = measured_changes(data, singles_of(truth))
     of_gene = dict(zip(singles_of(truth), delta_UG, strict=True))
@@ -135,8 +127,9 @@ def test_the_slope_of_new_genes_is_theirs(make_data):
     np.testing.assert_allclose(halved(NEW), 0.5 / plain.report["slope"]["one new gene"] * plain(NEW))
     # that of pairs of known genes is chosen where training has pairs
     many = make_data(n_pairs=30)
-    assert fitted_to(many, share=0.5).prior.report["slope"]["known genes"] == 0.5
-    assert slopes_of(fitted_to(many, share=0.5).prior(many.sets), many.delta_CG).min() > 0.95
+    of_many = fitted_to(many, share=0.5).prior
+    assert of_many.report["slope"]["known genes"] == 0.5
+    assert slopes_of(of_many(many.sets), many.delta_CG).min() > 0.95
 
 
 def test_intervals_of_measured_conditions_hold_the_truth(screen):

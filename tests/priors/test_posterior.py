@@ -52,12 +52,16 @@ def dense(first: list, second: list, within: float = 0.0) -> np.ndarray:
     return covariance
 
 
-def kriging_variance(own_U: np.ndarray, k_UC: np.ndarray, a_CC: np.ndarray) -> np.ndarray:
-    """Textbook universal kriging around a constant, from the bordered system."""
+def kriging(own_UU: np.ndarray, k_UC: np.ndarray, a_CC: np.ndarray) -> np.ndarray:
+    """Posterior covariance by textbook universal kriging around a constant, from the bordered system."""
     n = len(a_CC)
     border = np.block([[a_CC, np.ones((n, 1))], [np.ones((1, n)), np.zeros((1, 1))]])
     right_UN = np.hstack([k_UC, np.ones((len(k_UC), 1))])
-    return own_U - np.einsum("un,nm,um->u", right_UN, np.linalg.inv(border), right_UN)
+    return own_UU - right_UN @ np.linalg.inv(border) @ right_UN.T
+
+
+def kriging_variance(own_U: np.ndarray, k_UC: np.ndarray, a_CC: np.ndarray) -> np.ndarray:
+    return kriging(np.diag(own_U), k_UC, a_CC).diagonal()
 
 
 def spectrum_of(sets, unexplained_C, noise_C, level: float | None = None) -> Spectrum:
@@ -72,7 +76,7 @@ def by_columns(spectrum: Spectrum, level: float = 0.0, sets=SETS, new=NEW, omitt
     return condition_variance(covariance, Posterior.of(spectrum, member_CR, TYPICAL), new)
 
 
-def test_it_is_the_dense_formula_around_a_free_level():
+def test_it_is_the_dense_formula_around_a_free_level_and_with_a_shrunk_one():
     a_CC = dense(SETS, SETS) + np.diag(UNEXPLAINED_C + TYPICAL * NOISE_C)
     own_U = np.diag(dense(NEW, NEW)) + np.where([len(nodes) > 1 for nodes in NEW], 0.3, 0.2)
     expected_U = kriging_variance(own_U, dense(NEW, SETS), a_CC)
@@ -81,9 +85,6 @@ def test_it_is_the_dense_formula_around_a_free_level():
     # a gene that was never perturbed is known less than one that was, alone and in a pair
     assert found_U[0] > 3 * found_U[1]
     assert found_U[2] > found_U[6]
-
-
-def test_it_is_the_dense_formula_with_a_shrunk_level():
     level = 0.4
     a_CC = dense(SETS, SETS) + level + np.diag(UNEXPLAINED_C + TYPICAL * NOISE_C)
     k_UC = dense(NEW, SETS) + level
@@ -113,15 +114,12 @@ def features_spectrum(most: int | None = None) -> Spectrum:
     return Spectrum.of_features(features_of(most), UNEXPLAINED_C, NOISE_C, TYPICAL)
 
 
-def test_features_of_few_genes_give_the_exact_variance():
+def test_features_give_the_exact_variance_and_where_they_omit_genes_count_none_twice():
     exact = spectrum_of(SETS, UNEXPLAINED_C, NOISE_C)
     np.testing.assert_allclose(by_columns(features_spectrum()), by_columns(exact), rtol=1e-4)
     np.testing.assert_allclose(
         left_out_variance(features_spectrum(), NOISE_C, TYPICAL), left_out_variance(exact, NOISE_C, TYPICAL), rtol=1e-9
     )
-
-
-def test_features_that_omit_genes_do_not_count_a_gene_twice():
     found_U = by_columns(features_spectrum(6), omitted=features_of(6).omitted)
     expected_U = by_columns(spectrum_of(SETS, UNEXPLAINED_C, NOISE_C))
     assert (found_U > 0.6 * expected_U).all()

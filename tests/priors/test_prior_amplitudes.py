@@ -71,7 +71,7 @@ def test_genes_without_signal_shrink_to_zero_and_strong_ones_do_not(problem):
     assert kept_G[20:].min() > 0.85
 
 
-def test_known_weights_are_found_again():
+def test_known_weights_are_found_again_and_departures_of_pairs_told_from_noise(make_data):
     rng = np.random.default_rng(1)
     member = (rng.random((60, 25)) < 0.1).astype(float)
     member[np.arange(25), np.arange(25)] = 1
@@ -84,9 +84,6 @@ def test_known_weights_are_found_again():
     assert weights.kernels["offset"] < 0.01
     beside = weights.noise * noise_C + weights.nugget  # the two are hard to tell apart
     np.testing.assert_allclose(beside.mean(), noise_C.mean(), rtol=0.05)
-
-
-def test_departures_of_pairs_are_told_from_noise(make_data):
     rng = np.random.default_rng(2)
     data = make_data(noise=0.02)
     several = sizes_of(data.sets) > 1

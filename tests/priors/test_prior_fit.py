@@ -144,11 +144,21 @@ def test_nothing_to_learn(make_data):
     np.testing.assert_allclose(fitted_to(single).prior([(5,)]), 0.5 * noise_only.delta_CG[:1])
 
 
+@pytest.fixture
+def unmeasured(make_data):
+    """Screens whose perturbed genes are not measured, and the mean of the other conditions' changes."""
+
+    def make(**options) -> tuple[PriorData, np.ndarray]:
+        data = make_data(**options)
+        means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
+        return dataclasses.replace(data, column_P=np.full_like(data.column_P, -1)), means_CG
+
+    return make
+
+
 @pytest.mark.parametrize(("gain", "taken"), [(0.05, True), (0.015, False)])
-def test_the_mean_alone_is_taken_where_it_is_clearly_better(make_data, gain, taken):
-    data = make_data()
-    data = dataclasses.replace(data, column_P=np.full_like(data.column_P, -1))  # no gene is measured
-    means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
+def test_the_mean_alone_is_taken_where_it_is_clearly_better(unmeasured, gain, taken):
+    data, means_CG = unmeasured()
     fitted = fit_prior(data, lambda left_out_CG: np.where(np.isclose(left_out_CG, means_CG).all(axis=1), -gain, 0.0))
     assert fitted.prior.report["mean_only"] == (["one known gene", "known genes"] if taken else [])
     assert np.allclose(fitted.left_out_CG, means_CG) is taken
@@ -157,10 +167,8 @@ def test_the_mean_alone_is_taken_where_it_is_clearly_better(make_data, gain, tak
 
 
 @pytest.mark.parametrize(("n_pairs", "taken"), [(20, False), (0, True)])
-def test_a_gain_that_may_be_chance_gives_up_new_genes_only(make_data, n_pairs, taken):
-    data = make_data(n_pairs=n_pairs)
-    data = dataclasses.replace(data, column_P=np.full_like(data.column_P, -1))
-    means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
+def test_a_gain_that_may_be_chance_gives_up_new_genes_only(unmeasured, n_pairs, taken):
+    data, means_CG = unmeasured(n_pairs=n_pairs)
     # the gain of the mean is 0.05, with a standard error of about 1
     gain_C = 0.05 + 4 * (-1.0) ** np.arange(len(data.sets))
     fitted = fit_prior(data, lambda left_out_CG: np.where(np.isclose(left_out_CG, means_CG).all(axis=1), -gain_C, 0.0))
@@ -206,16 +214,16 @@ def test_a_similarity_that_the_evidence_holds_back_is_taken_where_it_predicts(mo
     assert "released" not in fitted_to(unlike).prior.report
 
 
-def test_single_huge_changes_are_cut_where_others_are_better_predicted_without(make_data):
-    data = make_data(n_pairs=30)
-    data = dataclasses.replace(data, column_P=np.full_like(data.column_P, -1))
-    assert not fitted_to(data).prior.report["cut"]
+def test_single_huge_changes_are_cut_where_others_are_better_predicted_without(unmeasured):
+    data, _ = unmeasured(n_pairs=30)
+    plain = fitted_to(data).prior
+    assert not plain.report["cut"]
     rng = np.random.default_rng(0)
     huge_CG = 20 * rng.standard_normal(data.delta_CG.shape) * (rng.random(data.delta_CG.shape) < 0.05)
     spoilt = dataclasses.replace(data, delta_CG=data.delta_CG + huge_CG)
 
     others = [nodes for nodes in UNSEEN_PAIRS if nodes not in data.sets]
-    wanted_UG = fitted_to(data).prior(others)
+    wanted_UG = plain(others)
 
     def error_of(prior: GenePrior) -> float:
         return float(np.square(prior(others) - wanted_UG).mean())
@@ -228,10 +236,8 @@ def test_single_huge_changes_are_cut_where_others_are_better_predicted_without(m
     assert error_of(fitted.prior) < 0.5 * error_of(uncut)
 
 
-def test_new_genes_are_not_predicted_with_a_larger_error_than_the_mean(make_data):
-    data = make_data(n_pairs=0)
-    data = dataclasses.replace(data, column_P=np.full_like(data.column_P, -1))
-    means_CG = (data.delta_CG.sum(axis=0) - data.delta_CG) / (len(data.delta_CG) - 1)
+def test_new_genes_are_not_predicted_with_a_larger_error_than_the_mean(unmeasured):
+    data, means_CG = unmeasured(n_pairs=0)
 
     def criterion(left_out_CG: np.ndarray) -> np.ndarray:
         # what departs from the mean is wrong in size and right in pattern
@@ -249,7 +255,7 @@ def test_new_genes_are_not_predicted_with_a_larger_error_than_the_mean(make_data
     np.testing.assert_allclose(prior(new) - mean_G, 0.1 * (whole(new) - mean_G), atol=1e-12)
 
 
-def test_one_cell_conditions_and_constant_genes(make_data):
+def test_what_does_not_fit_is_refused_and_one_cell_and_constant_genes_are_not(make_data):
     data = make_data()
     variance_G = data.variance_G.copy()
     variance_G[:10] = 0.0
@@ -259,10 +265,6 @@ def test_one_cell_conditions_and_constant_genes(make_data):
     predicted = fitted_to(hard).prior(UNSEEN_PAIRS)
     assert np.isfinite(predicted).all()
     assert not predicted[:, 5].any()
-
-
-def test_what_does_not_fit_is_refused(make_data):
-    data = make_data()
     with pytest.raises(ValueError, match="leave the control out"):
         dataclasses.replace(data, sets=((), *data.sets[1:]))
     with pytest.raises(ValueError, match="n_C has 1 entries"):

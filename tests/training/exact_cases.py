@@ -1,6 +1,8 @@
 """What one worker and several are compared in; runs in the tests' process and in spawned ones."""
 
 import contextlib
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from small_models import network_of
 from torch import nn
 
 from gears import GEARS, PertData
@@ -15,9 +18,9 @@ from gears.distributed import World, cleanup_ddp, join_group
 from gears.files.formats import write_tensors
 from gears.model._folder import build_parts
 from gears.model.config import ModelConfig
+from gears.training import TrainingEngine
 from gears.training._batches import ConditionBatch
 from gears.training._tasks import CellsTask, MomentsTask, PairTables, condition_tables
-from gears.training._trainer import TrainingEngine
 from gears.training._workers import plain_state
 
 CPU = torch.device("cpu")
@@ -63,22 +66,25 @@ def group(folder: Path, rank: int, world_size: int) -> Iterator[None]:
 
 
 def opened(folder: Path) -> PertData:
+    """The screen of the tests; enough conditions train for the head of the prior."""
     data = PertData(folder, default_pert_graph=False)
     data.load("small")
-    data.prepare_split("simulation", seed=3)
+    labels = [label for label in data.screen.labels if label != "ctrl"]
+    train = [label for label in labels if label not in labels[::4]]
+    parts = {"train": ["ctrl", *train], "val": labels[:12:4], "test": labels[12::4]}
+    data.prepare_split("custom", seed=3, split_dict=parts)
     return data
 
 
 def run(data: PertData, name: str, rank: int = 0, world_size: int = 1, **more: Any) -> dict[str, Any]:
-    """A whole run: weights as trained and as kept, history, best epoch."""
+    """A whole run: weights as trained and as kept, history, best epoch, what the head of the prior is worth."""
     options = {
         "epochs": 2, "dtype": "float64", "verbose": False, "check_replicas": True, "prior": None, **RUNS[name], **more,
     }  # fmt: skip
     model = MODELS[options.pop("model", "plain")]
     size = GLOBAL_BATCH[options["objective"]] // world_size // options.get("accumulation_steps", 1)
     data.dataloader = {}
-    gears = GEARS(data, device="cpu")
-    gears.model_initialize(hidden_size=8, **model)
+    gears = network_of(data, **model)
     data.get_dataloader_distributed(size, None, world_size, rank, 0)
     result = gears.train(**options, batch_size=size, evaluate_test=False)
     history = [{key: v for key, v in record.items() if key != "seconds"} for record in result.history]
@@ -87,6 +93,7 @@ def run(data: PertData, name: str, rank: int = 0, world_size: int = 1, **more: A
         "kept": plain_state(gears.best_model),
         "history": history,
         "best_epoch": result.best_epoch,
+        "head": {} if gears.parts.prior is None else gears.parts.prior.report["head"],
     }
 
 
@@ -180,6 +187,37 @@ ACCUMULATED_WINDOWS = {
 """Three micro-batches on each of two workers against one batch."""
 
 
+# With ``reproducible=True``; ``batch_size`` is that of all workers.
+REPRODUCIBLE: dict[str, dict[str, Any]] = {
+    "shards of cells": {
+        "objective": "cells", "prior": None, "batch_size": 32, "clip_norm": 0.5, "use_ema": True,
+        "accumulation_steps": 2, "model": MODELS["nll"],
+    },
+    "shards of moments": {"prior": None, "batch_size": 18, "use_amp": True},
+    "shards, prior": {"batch_size": 18},
+}  # fmt: skip
+
+
+def reproduced(data: PertData, name: str, rank: int = 0, world_size: int = 1, **more: Any) -> dict[str, str]:
+    """Checksums of a run's weights, history and predictions."""
+    options = {"reproducible": True, "steps": 4, "verbose": False, "evaluate_test": False, **REPRODUCIBLE[name], **more}
+    size = options.pop("batch_size") // world_size // options.get("accumulation_steps", 1)
+    data.dataloader = {}
+    if options.get("objective") == "cells":
+        data.get_dataloader_distributed(size, None, world_size, rank, 0)
+    gears = GEARS(data, device="cpu")
+    gears.model_initialize(hidden_size=16, **options.pop("model", {}))
+    result = gears.train(**options, batch_size=size)
+    history = [{key: v for key, v in record.items() if key != "seconds"} for record in result.history]
+    weights = [tensor for module in (gears.model, gears.best_model) for tensor in plain_state(module).values()]
+    found = {
+        "weights": b"".join(tensor.numpy().tobytes() for tensor in weights),
+        "history": json.dumps(history).encode(),
+        "predictions": gears.predict(gears.pert_list[:20]).delta_UG.tobytes(),
+    }
+    return {what: hashlib.sha256(values).hexdigest() for what, values in found.items()}
+
+
 def failed_write(folder: Path, rank: int) -> str:
     """What a worker learns when rank 0 cannot write."""
     engine = TrainingEngine(torch.nn.Linear(2, 2), distributed=True)
@@ -221,6 +259,9 @@ def _with_two(data: PertData, out: Path, rank: int) -> dict[str, Any]:
         )  # fmt: skip
     two = {"save_path": str(out / "two"), "checkpoint_every_steps": 3, "keep_last": 100}
     found["two"] = run(data, "cells", rank, 2, **two)
-    found["one, resumed by two"] = run(data, "cells", rank, 2, save_path=str(out / "one"), resume=True)
+    found["one, resumed by two"] = run(data, "cells", rank, 2, save_path=str(out / "cells"), resume=True)
     found["failed write"] = failed_write(out, rank)
+    for name in REPRODUCIBLE:
+        found[f"begun: {name}"] = reproduced(data, name, rank, 2)
+        found[f"resumed: {name}"] = reproduced(data, name, rank, 2, save_path=str(out / name), resume=True)
     return found

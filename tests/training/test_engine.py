@@ -1,15 +1,16 @@
 """The engine with a model that has nothing to do with GEARS."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
-from gears.distributed import launch
+from gears.distributed import current_world
+from gears.train_distributed import distributed_train_worker, launch_distributed_training
 from gears.training import TrainingEngine
-from gears.training._batches import windows
 
 
 def classifier() -> nn.Module:
@@ -48,48 +49,66 @@ def run(rank: int = 0, world_size: int = 1, batch: int = 24, folder: str | None 
 OPTIONS: list[dict] = [{}, {"accumulation_steps": 2}, {"use_ema": True, "clip_norm": 0.1}]
 
 
-def worker(rank: int, world_size: int) -> list[dict]:
-    return [run(rank, world_size, batch=12, **options) for options in OPTIONS]
+def settings(batch_size: int, differ: bool = False) -> dict:
+    def model() -> nn.Module:
+        generator = torch.Generator().manual_seed(current_world().rank if differ else 0)
+        layer = nn.Linear(4, 2, dtype=torch.float64)
+        for parameter in layer.parameters():
+            nn.init.normal_(parameter, generator=generator)
+        return layer
+
+    def data() -> TensorDataset:
+        generator = torch.Generator().manual_seed(5)
+        x = torch.randn(64, 4, generator=generator, dtype=torch.float64)
+        return TensorDataset(x, (x[:, 0] > 0).long())
+
+    return {
+        "model_fn": model,
+        "optimizer_fn": lambda parameters: torch.optim.Adam(parameters, lr=0.05),
+        "criterion_fn": nn.CrossEntropyLoss,
+        "scheduler_fn": lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9),
+        "train_dataset": data,
+        "val_dataset": data(),
+        "batch_size": batch_size,
+        "engine_kwargs": {"use_ema": True, "ema_decay": 0.5},
+        "train_kwargs": {"num_epochs": 3},
+    }
+
+
+def worker(rank: int, world_size: int, **arguments: Any) -> dict[str, Any]:
+    """What two workers leave; models that differ at the start are refused."""
+    runs = [run(rank, world_size, batch=12, **options) for options in OPTIONS]
+    result = distributed_train_worker(rank, world_size, **arguments)
+    with pytest.raises(RuntimeError, match="the workers' models differ in weight, bias"):
+        distributed_train_worker(rank, world_size, **settings(8, differ=True))
+    return result | {"runs": runs}
 
 
 def test_two_workers_train_as_one(quick_workers: None) -> None:
-    runs = launch(worker, ["cpu"] * 2, backend="gloo")
-    for options, two in zip(OPTIONS, runs, strict=True):
+    """Around an engine of one's own, and through factories."""
+    both = launch_distributed_training(worker, 2, device="cpu", **settings(8))
+    for options, two in zip(OPTIONS, both["runs"], strict=True):
         one = run(batch=24, **options)
         assert abs(one["weights"] - two["weights"]).max() < 1e-12
         for left, right in zip(one["history"], two["history"], strict=True):
             assert left == pytest.approx(right, abs=1e-12)
         assert one["history"][-1]["train_loss"] < one["history"][0]["train_loss"]
+    one = distributed_train_worker(0, 1, **settings(16))
+    assert both["world_size"] == 2
+    for key, value in one["weights"].items():
+        assert torch.allclose(value, both["weights"][key], atol=1e-12, rtol=0), key
+    for left, right in zip(one["history"], both["history"], strict=True):
+        assert left["val_loss"] == pytest.approx(right["val_loss"], abs=1e-12)
 
 
-def test_accumulation_equals_the_large_batch() -> None:
+def test_accumulation_equals_the_large_batch_and_its_tail_is_not_lost() -> None:
     """No batch norm in this model: two micro-batches of 12 are one batch of 24."""
     plain, accumulated = run(batch=24), run(batch=12, accumulation_steps=2)
     assert abs(plain["weights"] - accumulated["weights"]).max() < 1e-12
-
-
-def test_tail_of_an_accumulation_window_is_not_lost() -> None:
-    assert list(windows(range(5), 2)) == [[0, 1], [2, 3], [4]]
-    assert list(windows(range(5), 2, skip=1)) == [[2, 3], [4]]
-
-
-def test_checkpoint_round_trip(tmp_path: Path) -> None:
     model = classifier()
-    engine = TrainingEngine(model, folder=tmp_path)
-    data = DataLoader(samples(), batch_size=24)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    engine.train(data, None, optimizer, nn.CrossEntropyLoss(), num_epochs=2)
-    engine.save_checkpoint(tmp_path / "a.pt", metadata={"note": "two epochs"})
-    engine.train(data, None, optimizer, nn.CrossEntropyLoss(), num_epochs=4)
-
-    other_model = classifier()
-    other = TrainingEngine(other_model)
-    other.optimizer = torch.optim.Adam(other_model.parameters(), lr=0.5)
-    assert other.load_checkpoint(tmp_path / "a.pt") == {"note": "two epochs"}
-    other.train(data, None, other.optimizer, nn.CrossEntropyLoss(), num_epochs=4)
-    for left, right in zip(model.parameters(), other_model.parameters(), strict=True):
-        assert torch.equal(left, right)
-    assert [r["train_loss"] for r in other.progress.history] == [r["train_loss"] for r in engine.progress.history]
+    engine = TrainingEngine(model, accumulation_steps=2)
+    engine.train(DataLoader(samples(5), 1), None, torch.optim.SGD(model.parameters()), nn.CrossEntropyLoss(), None, 1)
+    assert engine.progress.total_steps == 3
 
 
 def test_options_without_effect_are_reported(caplog: pytest.LogCaptureFixture) -> None:
@@ -105,14 +124,10 @@ def test_options_without_effect_are_reported(caplog: pytest.LogCaptureFixture) -
     assert [record.getMessage().partition(" has no effect")[0] for record in caplog.records] == one_worker
 
 
-def test_best_and_last_are_saved(tmp_path: Path) -> None:
+def test_best_and_last_are_saved_and_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     run(folder=str(tmp_path))
     assert {file.name for file in tmp_path.iterdir()} == {"best.pt", "last.pt"}
-    content = torch.load(tmp_path / "last.pt", weights_only=True)
-    assert content["progress"]["epoch"] == 4
-
-
-def test_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    assert torch.load(tmp_path / "last.pt", weights_only=True)["progress"]["epoch"] == 4
     (tmp_path / "a.pt").write_bytes(b"PK\x03\x04 half a file")
     with pytest.raises(ValueError, match=r"a\.pt cannot be read"):
         TrainingEngine(classifier()).load_checkpoint(tmp_path / "a.pt")
@@ -120,26 +135,29 @@ def test_damaged_checkpoint_is_named(tmp_path: Path) -> None:
         TrainingEngine(classifier()).load_checkpoint(tmp_path / "b.pt")
 
 
+class SmallTask:
+    """A task without evaluation; the loss is the mean square."""
+
+    metric, lower_is_better = "score", False
+
+    def prepare_window(self, batches, reducer):
+        return None
+
+    def loss(self, model, batch, window, position):
+        return model(batch[0]).square().mean()
+
+    def evaluate(self, model, loader, reducer):
+        return {}
+
+
 def test_undefined_metric_is_never_best() -> None:
-    class Task:
-        metric, lower_is_better = "score", False
-        values = iter([float("nan"), 0.5, float("nan"), 0.4])
-
-        def prepare_window(self, batches, reducer):
-            return None
-
-        def loss(self, model, batch, window, position):
-            return model(batch[0]).square().mean()
-
-        def evaluate(self, model, loader, reducer):
-            return {"score": next(self.values)}
-
+    values = iter([float("nan"), 0.5, float("nan"), 0.4])
+    task = SmallTask()
+    task.evaluate = lambda *_: {"score": next(values)}  # type: ignore[method-assign]
     model = classifier()
     engine = TrainingEngine(model)
-    data = DataLoader(samples(), batch_size=48)
-    engine.train(data, None, torch.optim.Adam(model.parameters()), num_epochs=4, task=Task())
-    assert engine.progress.best_epoch == 2
-    assert engine.progress.best_metric == 0.5
+    engine.train(DataLoader(samples(), 48), None, torch.optim.Adam(model.parameters()), num_epochs=4, task=task)
+    assert (engine.progress.best_epoch, engine.progress.best_metric) == (2, 0.5)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -147,21 +165,12 @@ def test_undefined_metric_is_never_best() -> None:
 def test_later_steps_change_nothing_after_one_that_is_not_finite(bad: str, fused: bool) -> None:
     """Weights, running statistics and message are those of the first step, whenever it is noticed."""
 
-    class Task:
-        metric, lower_is_better = "score", False
-
-        def prepare_window(self, batches, reducer):
-            return None
-
+    class Task(SmallTask):
         def loss(self, model, batch, window, position):
-            value, factor = batch
-            loss = model(value).square().mean()
+            factor, loss = batch[1], super().loss(model, batch, window, position)
             if bad == "loss alone":
                 return loss + factor
             return torch.sqrt(loss * factor) if bad == "gradient alone" else loss
-
-        def evaluate(self, model, loader, reducer):
-            return {}
 
     broken = {"input": (torch.nan, 1.0), "loss alone": (1.0, torch.inf), "gradient alone": (1.0, 0.0)}[bad]
     values = [torch.randn(5, 6, dtype=torch.float64) for _ in range(9)]
@@ -182,28 +191,22 @@ def test_later_steps_change_nothing_after_one_that_is_not_finite(bad: str, fused
     assert all(torch.equal(value, found[1][name]) for name, value in found[0].items())
 
 
-def test_early_stopping() -> None:
-    model = classifier()
-    data = DataLoader(samples(), batch_size=48)
-    engine = TrainingEngine(model, early_stopping=2)
-    frozen = torch.optim.SGD(model.parameters(), lr=0.0)
-    history = engine.train(data, data, frozen, nn.CrossEntropyLoss(), num_epochs=10)
-    assert len(history) == 3
-    assert engine.progress.finished
-
-
 def test_best_epoch_and_early_end_are_decided_where_there_is_an_evaluation() -> None:
-    model = classifier()
+    """Three epochs without a better one are noticed at the next evaluation."""
     data = DataLoader(samples(), batch_size=48)
-    frozen = torch.optim.SGD(model.parameters(), lr=0.0)
-    engine = TrainingEngine(model, early_stopping=3, eval_every=2)
-    history = engine.train(data, data, frozen, nn.CrossEntropyLoss(), num_epochs=20)
-    assert [record["epoch"] for record in history if "val_loss" in record] == [2, 4, 6]
-    assert engine.progress.best_epoch == 2
-    assert len(history) == 6  # three epochs without a better one are noticed at the next evaluation
-    last = TrainingEngine(classifier(), eval_every=4)
-    history = last.train(data, data, frozen, nn.CrossEntropyLoss(), num_epochs=5)
-    assert [record["epoch"] for record in history if "val_loss" in record] == [4, 5]
+    for options, n, evaluated, best in (
+        ({"early_stopping": 2}, 3, [1, 2, 3], 1),
+        ({"early_stopping": 3, "eval_every": 2}, 6, [2, 4, 6], 2),
+        ({"eval_every": 8}, 20, [8, 16, 20], 8),
+    ):
+        model = classifier()
+        engine = TrainingEngine(model, **options)
+        frozen = torch.optim.SGD(model.parameters(), lr=0.0)
+        history = engine.train(data, data, frozen, nn.CrossEntropyLoss(), num_epochs=20)
+        assert len(history) == n
+        assert [record["epoch"] for record in history if "val_loss" in record] == evaluated
+        assert engine.progress.best_epoch == best
+        assert engine.progress.finished == ("early_stopping" in options)
 
 
 def test_a_group_is_set_up_and_ended_on_the_class(meeting_point: None) -> None:

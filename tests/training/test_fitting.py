@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from anndata import AnnData
+from small_models import network_of
 
 from gears import GEARS, PertData
 from gears.data.splits._split import perturbed_in
 from gears.model._folder import load_parts
-from gears.priors._source import fit_to, prior_of
+from gears.priors import prior_of
+from gears.priors._source import fit_to
 from gears.training._batches import ConditionLoader
 
 RUN = {"evaluate_test": False, "verbose": False}
@@ -35,12 +37,6 @@ def divided(folder: Path, adata: AnnData, **sizes: int) -> PertData:
     parts["train"].append("ctrl")
     pert_data.prepare_split("custom", seed=1, split_dict=parts)
     return pert_data
-
-
-def initialised(pert_data: PertData, **options: Any) -> GEARS:
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=8, **options)
-    return model
 
 
 def nodes_of(pert_data: PertData, part: str = "test") -> list[Any]:
@@ -66,7 +62,7 @@ def weighted(model: GEARS, weight: float) -> None:
 def test_epochs_asked_for_are_run_printed_and_in_the_history(pert_data, objective, caplog):
     batch = {"batch_size": 64} if objective == "cells" else {}
     with caplog.at_level(logging.INFO, logger="gears"):
-        result = initialised(pert_data).train(
+        result = network_of(pert_data).train(
             epochs=2, lr=0.002, objective=objective, early_stopping=None, evaluate_test=False, **batch
         )
     lines = [line for line in caplog.messages if line.startswith("epoch ")]
@@ -83,7 +79,7 @@ def test_an_epoch_over_moments_is_at_least_a_pass_and_at_least_20_steps(pert_dat
     for batch_size, steps, size in ((4, 21, 4), (None, 20, 10), (100, 20, 10)):
         caplog.clear()
         with caplog.at_level(logging.INFO, logger="gears"):
-            initialised(pert_data).train(epochs=1, batch_size=batch_size, evaluate_test=False)
+            network_of(pert_data).train(epochs=1, batch_size=batch_size, evaluate_test=False)
         assert f"1 epoch x {steps} steps of {size} conditions" in caplog.text
     epoch = [batch.ids.tolist() for batch in ConditionLoader(np.arange(45), 2, least=20)]
     assert len(epoch) == 23  # one pass is longer than 20 steps
@@ -95,18 +91,15 @@ def test_an_epoch_over_moments_is_at_least_a_pass_and_at_least_20_steps(pert_dat
 # -- early stopping -------------------------------------------------------------------------
 
 
-def test_a_network_trains_as_long_as_requested_and_not_without_a_request(pert_data: PertData) -> None:
-    model = initialised(pert_data)
+def test_a_network_trains_as_long_as_requested_and_ends_early_and_says_why_on_request(pert_data: PertData) -> None:
+    model = network_of(pert_data)
     result = model.train(**RUN)
     assert result.history == []
     assert result.network_weight == 0
     assert model.predict([model.pert_list[0]]).sd is not None
-    every = initialised(pert_data).train(epochs=8, lr=1e-12, **RUN)
+    every = network_of(pert_data).train(epochs=8, lr=1e-12, **RUN)
     assert len(every.history) == 8  # no early end without a request
-
-
-def test_training_without_a_better_epoch_ends_early_and_says_why(pert_data: PertData) -> None:
-    result = initialised(pert_data).train(epochs=8, lr=1e-12, early_stopping=2, **RUN)
+    result = network_of(pert_data).train(epochs=8, lr=1e-12, early_stopping=2, **RUN)
     # one-cycle: the rate falls after epoch 2; epoch 3 is the first that can be the best, and 2 more beat nothing
     assert 4 <= len(result.history) < 8
     assert "2 epochs in a row did not beat the best epoch" in str(result.stopped_because)
@@ -117,7 +110,7 @@ def test_training_without_a_better_epoch_ends_early_and_says_why(pert_data: Pert
 
 def test_an_epoch_that_the_prior_beats_is_not_called_best(pert_data, caplog):
     with caplog.at_level(logging.INFO, logger="gears"):
-        initialised(pert_data).train(epochs=3, lr=3.0, early_stopping=None, evaluate_test=False)
+        network_of(pert_data).train(epochs=3, lr=3.0, early_stopping=None, evaluate_test=False)
     of_prior = float(re.findall(r"validation relative_error ([\d.]+)", caplog.text)[0])
     best, marks = np.inf, []
     for score, mark in re.findall(r"val_relative_error ([\d.]+) .*?(\(best\))?\n", caplog.text):
@@ -129,7 +122,7 @@ def test_an_epoch_that_the_prior_beats_is_not_called_best(pert_data, caplog):
 
 
 def test_no_epochs_give_the_prior_alone(pert_data: PertData, tmp_path: Path) -> None:
-    model = initialised(pert_data)
+    model = network_of(pert_data)
     result = model.train(epochs=0, refit=False, save_path=tmp_path / "m", **RUN)
     assert result.history == []
     assert result.network_weight == 0
@@ -143,9 +136,15 @@ def test_no_epochs_give_the_prior_alone(pert_data: PertData, tmp_path: Path) -> 
         model.train(epochs=0, prior=None, **RUN)
 
 
+@pytest.fixture(scope="module")
+def score_before(pert_data: PertData) -> float:
+    result = network_of(pert_data).train(epochs=1, lr=1e-12, refit=False, **RUN)
+    return result.history[0]["val_mse_top20_de"]
+
+
 @pytest.mark.parametrize("refit", [True, False])
-def test_a_prior_used_alone_is_fitted_again_to_validation_conditions(pert_data, tmp_path, refit):
-    model = initialised(pert_data)
+def test_a_prior_used_alone_is_fitted_again_to_validation_conditions(pert_data, tmp_path, refit, score_before):
+    model = network_of(pert_data)
     result = model.train(epochs=2, lr=1e-12, refit=refit, save_path=str(tmp_path / "m"), **RUN)
     fitted = ("train", "val") if refit else ("train",)
     assert result.network_weight == 0
@@ -158,16 +157,13 @@ def test_a_prior_used_alone_is_fitted_again_to_validation_conditions(pert_data, 
     assert (tmp_path / "m" / "checkpoints").is_dir()
     assert len((tmp_path / "m" / "metrics.jsonl").read_text().splitlines()) == 2
     # scores of the validation part are those from before the refit
-    _, score = prior_alone(pert_data), result.history[0]["val_mse_top20_de"]
-    assert score == pytest.approx(initialised(pert_data).train(epochs=1, lr=1e-12, refit=False, **RUN).history[0][
-        "val_mse_top20_de"
-    ])  # fmt: skip
+    assert result.history[0]["val_mse_top20_de"] == pytest.approx(score_before)
 
 
 def test_a_network_with_weight_keeps_the_prior_that_it_was_trained_on(pert_data, monkeypatch):
     """Any gain at all is enough here: the rule has tests of its own."""
     monkeypatch.setattr("gears.training._validation.LEVEL", 1.0)
-    model = initialised(pert_data)
+    model = network_of(pert_data)
     result = model.train(epochs=2, **RUN)
     if model.parts.prior.report["validation_gain"] > 0:
         assert result.network_weight == model.parts.prior.report["best_weight_tried"] > 0
@@ -183,7 +179,7 @@ def test_a_network_with_weight_keeps_the_prior_that_it_was_trained_on(pert_data,
 
 
 def test_prediction_is_prior_and_weighted_network_and_survives_saving(pert_data, tmp_path):
-    model = initialised(pert_data)
+    model = network_of(pert_data)
     model.train(epochs=2, refit=False, **RUN)
     weighted(model, 0.5)
     conditions, nodes = pert_data.split.conditions("test"), nodes_of(pert_data)
@@ -201,23 +197,15 @@ def test_prediction_is_prior_and_weighted_network_and_survives_saving(pert_data,
     np.testing.assert_allclose(frames[0].to_numpy(), expected, atol=1e-6)
 
 
-def test_the_network_starts_at_the_prior_and_without_verbose_nothing_is_logged(pert_data, caplog):
-    model = initialised(pert_data)
-    with caplog.at_level(logging.INFO, logger="gears"):
-        model.train(steps=1, lr=1e-12, **RUN)
-    assert caplog.messages == []
-    np.testing.assert_allclose(model.best_model.prepared()(nodes_of(pert_data))[0].numpy(), 0.0, atol=1e-6)
-
-
 def test_without_prior_the_network_is_alone(pert_data: PertData, tmp_path: Path) -> None:
-    model = initialised(pert_data)
-    result = model.train(epochs=1, prior=None, save_path=str(tmp_path / "run"), **RUN)
+    model = network_of(pert_data)
+    result = model.train(steps=1, prior=None, save_path=str(tmp_path / "run"), **RUN)
     assert model.parts.prior is None
     assert result.network_weight is None
     assert load_parts(tmp_path / "run").prior is None
     assert not (tmp_path / "run" / "prior.npz").exists()
-    no_change = initialised(pert_data, no_perturb=True)
-    no_change.train(epochs=1, **RUN)
+    no_change = network_of(pert_data, no_perturb=True)
+    no_change.train(steps=1, **RUN)
     assert no_change.parts.prior is None
 
 
@@ -238,12 +226,15 @@ def test_test_conditions_are_not_looked_at(tmp_path, small_screen_adata, pert_da
         np.testing.assert_array_equal(theirs.left_out_CG, ours.left_out_CG)
 
 
-def test_the_prior_is_fitted_once_whatever_the_network(pert_data, monkeypatch):
-    initialised(pert_data).train(epochs=0, **RUN)
+def test_the_prior_is_fitted_once_and_the_network_starts_at_it_in_silence(pert_data, monkeypatch, caplog):
+    network_of(pert_data).train(epochs=0, **RUN)
     monkeypatch.setattr("gears.priors._source.fit_prior", None)  # fitting again would fail
     model = GEARS(pert_data, device="cpu")
     model.model_initialize(hidden_size=9)
-    model.train(epochs=1, **RUN)
+    with caplog.at_level(logging.INFO, logger="gears"):
+        model.train(steps=1, lr=1e-12, **RUN)
+    assert caplog.messages == []
+    np.testing.assert_allclose(model.best_model.prepared()(nodes_of(pert_data))[0].numpy(), 0.0, atol=1e-6)
 
 
 # -- too few validation conditions ----------------------------------------------------------
@@ -254,12 +245,12 @@ def few(tmp_path_factory: pytest.TempPathFactory, small_screen: tuple[AnnData, A
     return divided(tmp_path_factory.mktemp("few"), small_screen[0], val=4)
 
 
-@pytest.mark.parametrize("asked", [{"steps": 3}, {"early_stopping": 1, "lr": 1e-12}, {"uncertainty": True}])
+@pytest.mark.parametrize("asked", [{"steps": 3}, {"steps": 3, "uncertainty": True}])
 def test_it_is_trained_on_request_and_has_weight_0(few, asked, caplog):
-    uncertainty = asked.pop("uncertainty", False)
-    model = initialised(few, uncertainty=uncertainty)
+    uncertainty = asked.get("uncertainty", False)
+    model = network_of(few, uncertainty=uncertainty)
     with caplog.at_level(logging.INFO, logger="gears"):
-        result = model.train(evaluate_test=False, **asked)
+        result = model.train(evaluate_test=False, steps=asked["steps"])
     assert result.history
     assert result.network_weight == 0
     effect = "predicts cell_sd only" if uncertainty else "has no effect"

@@ -1,4 +1,4 @@
-"""The head of the prior in training: where it pays, what it does not see, and that any number of workers finds it."""
+"""The head of the prior in training: where it pays and what it does not see (several workers: test_exactness.py)."""
 
 from __future__ import annotations
 
@@ -6,42 +6,46 @@ import dataclasses
 import logging
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from head_cases import opened, tables, trained, work
+from small_models import network_of
 
 from gears import GEARS, PertData
 from gears.data.splits._split import perturbed_in
+from gears.distributed import World
 from gears.distributed import _signals as signals
-from gears.distributed import launch
-from gears.files.formats import read_tensors
 from gears.priors import _source as source
-from gears.priors._source import fit_to, inner_predictions, prior_of
+from gears.priors import prior_of
+from gears.priors._source import fit_to, inner_predictions
 from gears.simulate import simulated_screen
 from gears.training import _head as head_module
 from gears.training._batches import ConditionBatch
-from gears.training._head import FEWEST_CONDITIONS, HeadTask, TrainedHead, training_truth
+from gears.training._head import FEWEST_CONDITIONS, HeadTask, TrainedHead, train_head, training_truth
+from gears.training.options import TrainOptions
 
 QUIET = {"evaluate_test": False, "verbose": False}
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def data(tmp_path_factory: pytest.TempPathFactory) -> PertData:
     """Effects along co-expression: what the prior shrinks, a function of its prediction restores."""
     adata, _ = simulated_screen(
         n_genes=100, n_singles=70, n_pairs=30, cells_per_condition=30, n_control=300, go_strength=0.0,
         interaction_share=0.0, n_modules=6, module_share=0.8, seed=3,
     )  # fmt: skip
-    path = tmp_path_factory.mktemp("head")
-    PertData(path, default_pert_graph=False).new_data_process("small", adata)
-    return path
+    data = PertData(tmp_path_factory.mktemp("head"), default_pert_graph=False)
+    data.new_data_process("small", adata)
+    data.prepare_split("simulation", train_gene_set_size=0.8, combo_seen2_train_frac=0.8, seed=3)
+    return data
 
 
-@pytest.fixture(scope="module")
-def data(folder: Path) -> PertData:
-    return opened(folder)
+def trained(data: PertData, **more: Any) -> TrainedHead:
+    """The head of the prior, on the CPU."""
+    options = TrainOptions(**{"dtype": "float64", **more}).with_defaults()
+    return train_head(data, prior_of(data), options, World())
 
 
 @pytest.fixture(scope="module")
@@ -57,15 +61,12 @@ def error(data: PertData, prior: object) -> float:
     return float(((predicted - data.screen.statistics.delta(ids)) ** 2).mean())
 
 
-def test_it_gets_a_weight_where_it_pays_and_reduces_the_error_of_the_test_part(data, found):
+def test_it_gets_a_weight_where_it_pays_and_reduces_errors_of_test_and_unseen_conditions(data, found):
     prior = found.fitted.prior
     assert found.weights["single"].weight > 0.5
     assert prior.head is not None  # type: ignore[union-attr]
     assert error(data, prior) < 0.97 * error(data, dataclasses.replace(prior, head=None))  # type: ignore[type-var]
     assert prior.report["head"]["single"]["weight"] == found.weights["single"].weight
-
-
-def test_the_network_is_trained_on_what_prior_and_head_leave_of_unseen_conditions(data, found):
     before = prior_of(data)
     assert before is not None
     conditions = sorted(perturbed_in(data.split, "train"), key=data.screen.id_of)
@@ -74,7 +75,7 @@ def test_the_network_is_trained_on_what_prior_and_head_leave_of_unseen_condition
     assert residual < 0.97 * ((before.left_out_CG - delta) ** 2).mean()
 
 
-def test_inner_predictions_are_those_of_a_prior_that_has_not_seen_the_condition(data: PertData) -> None:
+def test_inner_predictions_and_members_do_not_see_the_conditions_of_their_fold(data: PertData) -> None:
     conditions = sorted(perturbed_in(data.split, "train"), key=data.screen.id_of)
     inner = inner_predictions(data, conditions, prior_of(data))
     row = next(row for row, nodes in enumerate(inner.sets) if len(nodes) > 1)
@@ -89,6 +90,24 @@ def test_inner_predictions_are_those_of_a_prior_that_has_not_seen_the_condition(
         inner.inputs, mean_SG=inner.delta_CG[inner.fold_C != inner.fold_C[row]].mean(axis=0)[None]
     )
     np.testing.assert_allclose(inner.fold_inputs[inner.fold_C[row]].mean_SG, other.mean_SG)
+    fold_C = np.arange(len(conditions)) % head_module.N_FOLDS
+    keep_MC = head_module.kept_conditions(fold_C)
+    assert keep_MC.shape == (head_module.N_FOLDS + 1, len(conditions))
+    np.testing.assert_array_equal(keep_MC[:-1] == 0, fold_C == np.arange(head_module.N_FOLDS)[:, None])
+    np.testing.assert_allclose(keep_MC.mean(axis=1), 1.0)
+    task = HeadTask(
+        inner,
+        inner.delta_CG - inner.changes.change_UG,
+        np.ones_like(inner.delta_CG),
+        keep_MC,
+        torch.device("cpu"),
+        torch.float64,
+    )
+    model = _Constant(head_module.N_FOLDS + 1)
+    rows = torch.from_numpy(np.flatnonzero(fold_C == 1))
+    task.loss(model, ConditionBatch(rows, len(rows)), 1.0, 0).backward()
+    assert model.level.grad is not None
+    assert (model.level.grad != 0).tolist() == [True, False, True, True, True]
 
 
 def test_the_truth_of_training_does_not_look_at_other_conditions(data: PertData, tmp_path: Path) -> None:
@@ -123,29 +142,6 @@ def test_of_very_many_conditions_a_sample_trains_and_all_others_get_the_trained_
     np.testing.assert_allclose(found.fitted.left_out_CG[others] - before.left_out_CG[others], change, atol=1e-12)
 
 
-def test_a_member_does_not_see_the_conditions_of_its_fold(data: PertData) -> None:
-    conditions = sorted(perturbed_in(data.split, "train"), key=data.screen.id_of)
-    inner = inner_predictions(data, conditions, prior_of(data))
-    fold_C = np.arange(len(conditions)) % head_module.N_FOLDS
-    keep_MC = head_module.kept_conditions(fold_C)
-    assert keep_MC.shape == (head_module.N_FOLDS + 1, len(conditions))
-    np.testing.assert_array_equal(keep_MC[:-1] == 0, fold_C == np.arange(head_module.N_FOLDS)[:, None])
-    np.testing.assert_allclose(keep_MC.mean(axis=1), 1.0)
-    task = HeadTask(
-        inner,
-        inner.delta_CG - inner.changes.change_UG,
-        np.ones_like(inner.delta_CG),
-        keep_MC,
-        torch.device("cpu"),
-        torch.float64,
-    )
-    model = _Constant(head_module.N_FOLDS + 1)
-    rows = torch.from_numpy(np.flatnonzero(fold_C == 1))
-    task.loss(model, ConditionBatch(rows, len(rows)), 1.0, 0).backward()
-    assert model.level.grad is not None
-    assert (model.level.grad != 0).tolist() == [True, False, True, True, True]
-
-
 class _Constant(torch.nn.Module):
     """The same change of every gene under every condition, by member."""
 
@@ -157,70 +153,41 @@ class _Constant(torch.nn.Module):
         return self.level[:, None, None].expand(-1, *inputs_UGF.shape[:2])
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_two_workers_find_the_head_of_one(folder, found, tmp_path, quick_workers):
-    launch(work, ["cpu"] * 2, (str(folder), str(tmp_path)), backend="gloo")
-    expected = tables(found)
-    for rank in range(2):
-        other = read_tensors(tmp_path / f"head-{rank}.pt")
-        assert other.keys() == expected.keys()
-        for name, table in expected.items():
-            torch.testing.assert_close(other[name], table, rtol=1e-6, atol=1e-6, msg=name)
-
-
+@pytest.mark.long
 def test_mixed_precision_finds_nearly_the_same_weight(data: PertData, found: TrainedHead) -> None:
     half = trained(data, use_amp=True, dtype="float32")
     assert half.weights["single"].weight == pytest.approx(found.weights["single"].weight, abs=0.1)
 
 
-def test_a_saved_model_predicts_with_its_head_and_without_training_data(data, tmp_path, caplog):
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
+def test_a_run_stopped_while_the_head_is_trained_goes_on_and_predicts_with_it(data, tmp_path, monkeypatch, caplog):
+    """Saved, a model predicts with its head and without training data; a run resumed again has the same head."""
+    path = str(tmp_path / "model")
+    model = network_of(data)
+    with monkeypatch.context() as patch:
+        patch.setattr(signals, "stop_requested", lambda: True)
+        assert model.train(epochs=1, save_path=path, **QUIET).stopped
+    assert "head" not in model.parts.prior.report, "weights of a head that is not trained to the end"
+    model, again = network_of(data), network_of(data)
     with caplog.at_level(logging.INFO, logger="gears"):
-        model.train(epochs=1, evaluate_test=False, save_path=str(tmp_path / "model"))
+        assert not model.train(epochs=1, save_path=path, resume=True, evaluate_test=False).stopped
     assert any(line.startswith("correction network: weight") for line in caplog.messages)
     assert any(line.startswith("predictions come from prior + correction network, ") for line in caplog.messages)
+    again.train(epochs=1, save_path=path, resume=True, **QUIET)
+    heads = [one.parts.prior.head.arrays() for one in (model, again)]
+    assert heads[0]
+    for name, array in heads[0].items():
+        np.testing.assert_array_equal(heads[1][name], array)
     tested = [condition.name for condition in perturbed_in(data.split, "test")]
-    loaded = GEARS.from_pretrained(tmp_path / "model", device="cpu")
-    assert loaded.parts.prior.head is not None
+    loaded = GEARS.from_pretrained(path, device="cpu")
     assert loaded.parts.prior.report["head"] == model.parts.prior.report["head"]
     np.testing.assert_array_equal(loaded.predict(tested).expression_UG, model.predict(tested).expression_UG)
     without = dataclasses.replace(model.parts.prior, head=None)
     assert error(data, model.parts.prior) < error(data, without)
 
 
-def test_a_resumed_run_has_the_head_of_the_run(data: PertData, tmp_path: Path) -> None:
-    models = []
-    for resume in (False, True):
-        model = GEARS(data, device="cpu")
-        model.model_initialize(hidden_size=8)
-        model.train(epochs=1, save_path=str(tmp_path / "model"), resume=resume, **QUIET)
-        models.append(model)
-    heads = [model.parts.prior.head.arrays() for model in models]
-    for name, array in heads[0].items():
-        np.testing.assert_array_equal(heads[1][name], array)
-
-
-def test_a_run_that_is_stopped_while_the_head_is_trained_can_be_resumed(data, tmp_path, monkeypatch):
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
-    with monkeypatch.context() as patch:
-        patch.setattr(signals, "stop_requested", lambda: True)
-        stopped = model.train(epochs=1, save_path=str(tmp_path / "model"), **QUIET)
-    assert stopped.stopped
-    assert "head" not in model.parts.prior.report, "weights of a head that is not trained to the end"
-    again = GEARS(data, device="cpu")
-    again.model_initialize(hidden_size=8)
-    result = again.train(epochs=1, save_path=str(tmp_path / "model"), resume=True, **QUIET)
-    assert not result.stopped
-    assert again.parts.prior.head is not None
-
-
 @pytest.mark.parametrize("options", [{"epochs": 0}, {"prior": None, "epochs": 1}])
 def test_the_prior_alone_and_the_network_alone_have_no_head(data, options):
-    model = GEARS(data, device="cpu")
-    model.model_initialize(hidden_size=8)
+    model = network_of(data)
     model.train(**options, **QUIET)  # type: ignore[arg-type]
     prior = model.parts.prior
     assert prior is None or (prior.head is None and "head" not in prior.report)
@@ -233,8 +200,7 @@ def test_few_training_conditions_train_no_head(data: PertData, caplog: pytest.Lo
     n_train = FEWEST_CONDITIONS - 1
     parts = {"train": [*labels[:n_train], "ctrl"], "val": labels[n_train : n_train + 6], "test": labels[-6:]}
     other.prepare_split("custom", seed=1, split_dict=parts)
-    model = GEARS(other, device="cpu")
-    model.model_initialize(hidden_size=8)
+    model = network_of(other)
     with caplog.at_level(logging.INFO, logger="gears"):
         model.train(epochs=1, evaluate_test=False)
     assert model.parts.prior.head is None

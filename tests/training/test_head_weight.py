@@ -44,31 +44,23 @@ def scores(truth: Truth, change_CG: np.ndarray) -> np.ndarray:
     return TrainingTruth(((truth, ALL),)).scores(change_CG)
 
 
-def test_a_head_that_finds_the_residual_counts_and_half_of_it_counts_fully() -> None:
+def test_a_head_that_finds_the_residual_counts_and_noise_and_the_opposite_do_not() -> None:
     truth, prior_CG, residual_CG = planted()
     assert 0.9 < weight_of(truth, prior_CG, residual_CG) <= 1.0
     assert weight_of(truth, prior_CG, 0.5 * residual_CG) == 1.0
     assert 0.4 < weight_of(truth, prior_CG, 2 * residual_CG) < 0.5
-
-
-def test_noise_and_the_opposite_get_no_weight() -> None:
-    truth, prior_CG, residual_CG = planted()
     rng = np.random.default_rng(1)
-    noise = [weight_of(truth, prior_CG, 0.3 * rng.standard_normal(prior_CG.shape)) for _ in range(100)]
+    noise = [weight_of(truth, prior_CG, 0.3 * rng.standard_normal(prior_CG.shape)) for _ in range(60)]
     assert np.mean(np.array(noise) > 0) <= 0.05
     assert weight_of(truth, prior_CG, -residual_CG) == 0.0
     assert weight_of(truth, prior_CG, 0 * residual_CG) == 0.0
 
 
-def test_each_kind_is_weighed_by_its_own_conditions() -> None:
+def test_each_kind_is_weighed_by_its_own_conditions_if_there_are_enough() -> None:
     truth, prior_CG, residual_CG = planted()
     head_CG = np.where(np.arange(N_CONDITIONS)[:, None] < 12, residual_CG, -residual_CG)
     assert weight_of(truth, prior_CG, head_CG, ALL[:12]) > 0.8
     assert weight_of(truth, prior_CG, head_CG, ALL[12:]) == 0.0
-
-
-def test_too_few_conditions_of_a_kind_give_no_weight() -> None:
-    truth, prior_CG, residual_CG = planted()
     assert weight_of(truth, prior_CG, residual_CG, ALL[: FEWEST_OF_A_KIND - 1]) == 0.0
     assert weight_of(truth, prior_CG, residual_CG, ALL[:FEWEST_OF_A_KIND]) > 0.5
 
@@ -84,7 +76,7 @@ def test_a_smaller_error_with_a_worse_pattern_gets_no_weight() -> None:
     assert found.weight == 0.0
 
 
-def test_a_better_pattern_with_a_larger_error_of_the_changed_genes_gets_no_weight() -> None:
+def test_better_in_one_way_and_worse_in_another_gets_no_weight() -> None:
     """It removes noise from genes that do not change, and halves the change of those that do."""
     truth, _, _ = planted()
     noise_CG = 0.5 * np.random.default_rng(3).standard_normal(truth.delta_UG.shape)
@@ -95,6 +87,15 @@ def test_a_better_pattern_with_a_larger_error_of_the_changed_genes_gets_no_weigh
     assert found.least_squares > 0.5
     assert found.gains[0] > 0
     assert found.gains[1] < 0
+    assert found.weight == 0.0
+    truth, prior_CG, residual_CG = planted()
+    is_small_CG = (truth.evidence_UG > 0) & (np.abs(truth.delta_UG) < 0.6)
+    head_CG = np.where(is_small_CG, -prior_CG - 0.1 * np.sign(truth.delta_UG), residual_CG)
+    # most genes come closer to their truth; the small changes go through zero to the other side
+    found = found_for(truth, prior_CG, head_CG)
+    assert min(found.gains[:2]) > 0
+    assert found.gains[2] >= 0
+    assert found.gains[3] < 0
     assert found.weight == 0.0
 
 
@@ -112,18 +113,6 @@ def test_a_gain_that_makes_perturbations_alike_gets_only_the_part_that_does_not(
     assert whole_4[2] < without_4[2]
     assert 0 < found.weight <= 0.5 * found.least_squares
     assert min(found.gains) >= 0
-
-
-def test_smaller_errors_with_more_wrong_directions_get_no_weight() -> None:
-    """Most genes come closer to their truth; the small changes go through zero to the other side."""
-    truth, prior_CG, residual_CG = planted()
-    is_small_CG = (truth.evidence_UG > 0) & (np.abs(truth.delta_UG) < 0.6)
-    head_CG = np.where(is_small_CG, -prior_CG - 0.1 * np.sign(truth.delta_UG), residual_CG)
-    found = found_for(truth, prior_CG, head_CG)
-    assert min(found.gains[:2]) > 0
-    assert found.gains[2] >= 0
-    assert found.gains[3] < 0
-    assert found.weight == 0.0
 
 
 @pytest.mark.parametrize("row", [0, 7])

@@ -88,15 +88,12 @@ def test_each_record_once_and_an_end_also_on_failure(recorder: list) -> None:
     assert recorder == [], "other workers log nothing"
 
 
-def test_a_logger_that_fails_on_the_way_is_left_out(recorder: list, caplog) -> None:
+def test_a_logger_that_fails_on_the_way_is_left_out_and_one_that_cannot_begin_an_error(recorder: list, caplog) -> None:
     with caplog.at_level(logging.WARNING, logger="gears"), RunLoggers(["list"], LoggerSetup()) as loggers:
         loggers.log([{"epoch": 1, "train_loss": -1}])
         loggers.log([{"epoch": 1}, {"epoch": 2}])
     assert "the logger list failed and is no longer used: the disk is full" in caplog.text
     assert recorder == [("made", 0)]
-
-
-def test_a_logger_that_cannot_begin_is_an_error(recorder: list) -> None:
     with pytest.raises(RuntimeError, match="no"), RunLoggers(["list"], LoggerSetup(name="cannot begin")):
         pass
 

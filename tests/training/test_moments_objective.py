@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
+from anndata import AnnData
+from small_models import network_of
 
-from gears import GEARS, PertData
+from gears import PertData
 from gears.jobs._job import TrainingJob
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 SPLIT = {"split": "simulation", "seed": 3}  # trains on 7 conditions
 DATA = {"default_pert_graph": False}
@@ -32,14 +31,9 @@ def opened(folder: Path) -> PertData:
     return pert_data
 
 
-def trained(pert_data: PertData, hidden_size: int = 8, **options: Any):
-    model = GEARS(pert_data, device="cpu")
-    model.model_initialize(hidden_size=hidden_size, uncertainty=options.pop("uncertainty", False))
+def trained(pert_data: PertData, **options: Any):
+    model = network_of(pert_data)
     return model, model.train(**{"verbose": False, "evaluate_test": False, "prior": None, **options})
-
-
-def evaluated(history: list[dict[str, Any]]) -> list[int]:
-    return [record["epoch"] for record in history if "val_mse" in record]
 
 
 @pytest.mark.long
@@ -50,8 +44,7 @@ def test_the_published_call_learns_in_20_epochs(screens: Path, objective: str) -
     pert_data.get_dataloader(batch_size=32, test_batch_size=128)
     _, result = trained(pert_data, epochs=20, objective=objective)
     assert len(result.history) == 20
-    no_change = GEARS(pert_data, device="cpu")
-    no_change.model_initialize(hidden_size=8, no_perturb=True)
+    no_change = network_of(pert_data, no_perturb=True)
     nothing = no_change.train(steps=1, verbose=False, evaluate_test=False).history[-1]["val_mse_top20_de"]
     assert min(record["val_mse_top20_de"] for record in result.history) < nothing
 
@@ -61,31 +54,24 @@ def test_no_loader_is_needed_and_epochs_are_evaluated_now_and_then(screens: Path
     assert pert_data.dataloader is None
     path = tmp_path / "model"
     options = {"objective": "moments", "eval_every": 2, "checkpoint_every": 4, "save_path": str(path)}
-    model, result = trained(pert_data, epochs=5, **options)
-    assert evaluated(result.history) == [2, 4, 5]
+    _, result = trained(pert_data, epochs=5, **options)
+    assert [record["epoch"] for record in result.history if "val_mse" in record] == [2, 4, 5]
     assert result.best_epoch in (2, 4, 5)
     assert all("train_loss" in record for record in result.history)
     kept = [file.name[:11] for file in sorted((path / "checkpoints").iterdir())]
     assert kept == ["epoch-00004", "epoch-00005"]
     assert len((path / "metrics.jsonl").read_text().splitlines()) == 5
     assert pert_data.dataloader is None
-    again, _ = trained(pert_data, epochs=5, objective="moments")
-    for left, right in zip(model.model.state_dict().values(), again.model.state_dict().values(), strict=True):
-        assert torch.equal(left, right)
 
 
-def test_loaders_batch_size_counts_conditions(screens: Path) -> None:
-    pert_data = opened(screens)
-    pert_data.get_dataloader(5)
-    with_loader, _ = trained(pert_data, steps=3, objective="moments")
-    other = opened(screens)
-    without, _ = trained(other, steps=3, objective="moments", batch_size=5)
-    left, right = with_loader.model.state_dict(), without.model.state_dict()
-    assert all(torch.equal(left[key], right[key]) for key in left)
-
-
-def test_cells_make_their_own_loader_and_refuse_two_sizes(screens: Path) -> None:
-    pert_data = opened(screens)
+def test_loaders_batch_size_counts_conditions_and_cells_make_their_own_and_refuse_two_sizes(screens: Path) -> None:
+    states = []
+    for options in ({}, {"batch_size": 5}):
+        pert_data = opened(screens)
+        if not options:
+            pert_data.get_dataloader(5)
+        states.append(trained(pert_data, steps=3, objective="moments", **options)[0].model.state_dict())
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
     trained(pert_data, steps=1, objective="cells", batch_size=16)
     assert pert_data.dataloader["train_loader"].batch_size == 16
     with pytest.raises(ValueError, match="batches of 16 cells"):

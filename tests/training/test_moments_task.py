@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +13,9 @@ from gears.distributed._world import IDENTITY
 from gears.model._folder import build_parts
 from gears.model._losses import cell_loss
 from gears.model.config import ModelConfig
+from gears.model.network import GEARSNetwork
 from gears.training._batches import ConditionBatch, ConditionLoader
 from gears.training._tasks import MomentsTask, PairTables, condition_tables
-
-if TYPE_CHECKING:
-    from gears.model.network import GEARSNetwork
 
 CONFIGS = {
     "plain": ModelConfig(hidden_size=6),
@@ -59,9 +57,7 @@ def all_pairs_loss(network: GEARSNetwork, pert_data: PertData, ids: np.ndarray, 
         weight = torch.full((pairs,), 1 / (pairs * len(ids)), dtype=torch.float64)
         at = torch.full((pairs,), row)
         mask = tables.mask_CG[ids_U]
-        total = total + cell_loss(
-            delta_UG, logvar_UG, at, x, y, mask, tables.control_mean_G, weight, config
-        )  # fmt: skip
+        total = total + cell_loss(delta_UG, logvar_UG, at, x, y, mask, tables.control_mean_G, weight, config)
     return total
 
 
@@ -98,20 +94,17 @@ def test_cells_objective_has_this_expectation(pert_data: PertData) -> None:
     weight = torch.full((len(cells),), 1 / len(cells), dtype=torch.float64)
     row, mask = torch.zeros(len(cells), dtype=torch.int64), tables.mask_CG[[index]]
     losses = []
-    for epoch in range(600):
+    for epoch in range(150):
         paired = screen.paired_controls(np.random.Generator(np.random.Philox(key=[1, epoch])))[cells]
         x = torch.from_numpy(screen.cells.rows(paired)).double()
-        loss = cell_loss(
-            delta_UG, logvar_UG, row, x, y, mask, tables.control_mean_G, weight, config
-        )  # fmt: skip
-        losses.append(float(loss))
+        losses.append(float(cell_loss(delta_UG, logvar_UG, row, x, y, mask, tables.control_mean_G, weight, config)))
     network = lambda *_: (delta_UG, logvar_UG)  # noqa: E731
     batch = ConditionBatch(torch.tensor([index]), 1)
     task = task_of(pert_data, config)
     expected = float(task.loss(network, batch, task.prepare_window([batch], IDENTITY), 0))  # type: ignore[arg-type]
     error = np.std(losses) / np.sqrt(len(losses))
     assert abs(np.mean(losses) - expected) < 4 * error
-    assert error < 0.02 * expected
+    assert error < 0.04 * expected
 
 
 def test_control_is_compared_with_itself(pert_data: PertData) -> None:

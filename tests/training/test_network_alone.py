@@ -12,7 +12,6 @@ from anndata import AnnData
 from gears import GEARS, PertData
 from gears.data.splits._split import perturbed_in
 from gears.simulate import simulated_screen
-from gears.training._batches import ConditionLoader
 from gears.training._validation import kept_epoch
 
 QUIET = {"evaluate_test": False, "verbose": False}
@@ -73,18 +72,6 @@ def plain(effects: PertData, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     return model, result, messages
 
 
-@pytest.mark.parametrize("n_conditions", [33, 48, 63])
-def test_batches_of_conditions_are_of_equal_size(n_conditions: int) -> None:
-    for world_size in (1, 2):
-        loaders = [
-            ConditionLoader(np.arange(n_conditions), 32, rank=rank, world_size=world_size) for rank in range(world_size)
-        ]
-        steps = list(zip(*loaders, strict=True))
-        sizes = [sum(len(batch.ids) for batch in step) for step in steps]
-        assert max(sizes) - min(sizes) <= 1
-        assert sorted(n for step in steps for batch in step for n in batch.ids.tolist()) == [*range(n_conditions)]
-
-
 def test_a_remainder_does_not_ruin_the_running_statistics(effects: PertData, plain: Any) -> None:
     """In batches of 16 and 1 they would be predicted at twice their size."""
     model = copy.copy(plain[0])
@@ -120,11 +107,19 @@ def test_a_screen_without_effects_has_no_bias_at_sparse_genes(tmp_path: Path, ob
     assert abs(predicted_UG[:, sparse].mean()) < 0.005
 
 
-def test_only_epochs_after_the_rise_of_the_learning_rate_are_kept(effects: PertData, plain: Any) -> None:
+def test_only_epochs_after_the_rise_are_kept_and_a_network_hardly_trained_is_reported(
+    effects: PertData, plain: Any, caplog
+) -> None:
     """One-cycle rises over three of ten epochs."""
     _, result, _ = plain
     assert result.best_epoch > 3
     assert trained(effects, schedule="constant", epochs=2)[1].best_epoch in (1, 2)
+    assert plain[2] == []
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="gears"):
+        trained(effects, lr=1e-6, epochs=1)
+    (line,) = caplog.messages
+    assert "hardly trained" in line
 
 
 def test_the_last_epoch_is_kept_unless_another_is_better_beyond_chance() -> None:
@@ -139,14 +134,6 @@ def test_the_last_epoch_is_kept_unless_another_is_better_beyond_chance() -> None
     assert kept_epoch(scores_EU, lower_is_better=True) == 6
     assert kept_epoch(-scores_EU, lower_is_better=False) == 6
     assert kept_epoch(2 - scores_EU, lower_is_better=True) == 13
-
-
-def test_a_network_that_is_hardly_trained_is_reported(effects, plain, caplog):
-    assert plain[2] == []
-    with caplog.at_level(logging.WARNING, logger="gears"):
-        trained(effects, lr=1e-6, epochs=1)
-    (line,) = caplog.messages
-    assert "hardly trained" in line
 
 
 def test_the_moving_average_is_of_trained_weights(effects: PertData) -> None:

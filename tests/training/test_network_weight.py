@@ -15,17 +15,15 @@ def noise(rng: np.random.Generator, n_conditions: int, *, shift: float = 0.0) ->
 
 
 @pytest.mark.parametrize("n_conditions", [4, 5, 8, 20])
-def test_noise_gets_a_weight_in_at_most_10_percent_of_200_runs(n_conditions: int) -> None:
+def test_noise_gets_a_weight_in_at_most_10_percent_of_60_runs(n_conditions: int) -> None:
     rng = np.random.default_rng(n_conditions)
     prior_U = np.full(n_conditions, PRIOR)
-    weights = [
-        choose_network_weight(noise(rng, n_conditions), prior_U, lower_is_better=True).weight for _ in range(200)
-    ]
+    weights = [choose_network_weight(noise(rng, n_conditions), prior_U, lower_is_better=True).weight for _ in range(60)]
     assert np.mean(np.array(weights) > 0) <= 0.1
     # the best epoch and weight alone would be used in most runs: there is something to guard against
     flattered = [
         max(float((PRIOR - scores_KU).mean(axis=1).max()) for scores_KU in noise(rng, n_conditions)) > 0
-        for _ in range(200)
+        for _ in range(60)
     ]
     assert np.mean(flattered) > 0.5
 
@@ -65,7 +63,7 @@ def test_a_planted_gain_is_found_at_its_weight(n_conditions: int, lower_is_bette
     assert worse.weight == 0
 
 
-def test_a_gain_on_all_of_five_conditions_is_enough_and_on_four_is_not() -> None:
+def test_four_conditions_undefined_ones_and_no_epochs_give_no_weight() -> None:
     """2^5 signs: one in 32 does as well; of the 2^4 of four one in 16 does, which is more than 5 %."""
     for n_conditions, expected in ((4, 0.0), (5, 1.0)):
         prior_U = np.ones(n_conditions)
@@ -74,9 +72,6 @@ def test_a_gain_on_all_of_five_conditions_is_enough_and_on_four_is_not() -> None
         assert (found.weight, found.tried) == (expected, 1.0)
         assert found.p_value == pytest.approx(0.5**n_conditions)
     assert FEWEST_CONDITIONS == 5
-
-
-def test_conditions_without_a_value_and_runs_without_epochs_give_no_weight() -> None:
     prior_U = np.ones(8)
     undefined = np.full((len(WEIGHTS), 8), np.nan)
     assert choose_network_weight([undefined], prior_U, lower_is_better=True).weight == 0

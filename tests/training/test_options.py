@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +14,6 @@ from gears import GEARS, PertData, train_multi_gpu
 from gears.distributed import launch
 from gears.jobs._job import TrainingJob
 from gears.training.options import TrainOptions
-
-if TYPE_CHECKING:
-    pass
 
 SPLIT = {"split": "simulation", "seed": 1}
 
@@ -105,10 +102,11 @@ ALWAYS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name in WRONG for value in WRONG[name]])
-def test_a_wrong_value_is_named(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=name.rstrip("s")):
-        TrainOptions(**{name: value})
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_value_is_named(name: str) -> None:
+    for value in WRONG[name]:
+        with pytest.raises(ValueError, match=name.rstrip("s")):
+            TrainOptions(**{name: value})
 
 
 @pytest.mark.parametrize(("options", "words"), CONTRADICTIONS)
@@ -136,12 +134,8 @@ def test_nothing_is_said_of_a_plain_run() -> None:
         save_path="m", keep_last=3, checkpoint_every=3, checkpoint_every_steps=3, loggers=("wandb",), project="p",
         name="n", init_timeout=3.0, monitor="mse", early_stopping=2, warmup_steps=5, epochs=9,
     )  # fmt: skip
-    assert (
-        everything.with_defaults().without_effect(
-            **(PLAIN_RUN | {"device_type": "cuda", "world_size": 2, "steps": 100})
-        )
-        == []
-    )
+    on_gpus = PLAIN_RUN | {"device_type": "cuda", "world_size": 2, "steps": 100}
+    assert everything.with_defaults().without_effect(**on_gpus) == []
 
 
 @pytest.mark.parametrize("objective", ["moments", "cells"])
@@ -156,14 +150,11 @@ def test_numbers_are_taken_as_given_and_what_is_omitted_depends_on_the_objective
     assert (omitted.lr, omitted.schedule, omitted.weight_decay, omitted.batch_size) == expected
 
 
-def test_a_step_takes_the_batch_of_all_workers_and_32_conditions_by_default() -> None:
+def test_batches_numbers_and_paths_are_taken_in_any_usual_type(tmp_path: Path) -> None:
     for world_size in (1, 2, 3):
         assert TrainOptions().conditions_per_step(100, world_size) == 32
         assert TrainOptions(batch_size=10).conditions_per_step(100, world_size) == 10 * world_size
         assert TrainOptions(batch_size=60).conditions_per_step(100, world_size) == min(100, 60 * world_size)
-
-
-def test_numpy_numbers_and_paths_are_taken_like_plain_ones(tmp_path: Path) -> None:
     options = TrainOptions(epochs=np.int64(3), lr=np.float32(0.5), use_ema=np.bool_(True), save_path=tmp_path / "m")
     assert [type(value) for value in (options.epochs, options.lr, options.use_ema)] == [int, float, bool]
     assert options.save_path == str(tmp_path / "m")
@@ -177,18 +168,15 @@ def test_every_option_is_in_the_tables() -> None:
     assert {*silent, *ALWAYS} == set(TrainOptions.names())
 
 
-@pytest.mark.parametrize(("monitor", "words"), [("mse_top", "did you mean"), ("spread", "single conditions")])
-def test_a_wrong_monitor_is_refused_before_anything_is_read(monitor: str, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        TrainingJob.check("nowhere", "none", SPLIT, {"save_path": "m", "monitor": monitor})
-
-
-@pytest.mark.parametrize("timeout", [0, -1.0, "10", True])
-def test_a_wrong_time_out_is_refused_before_anything_is_read(timeout: Any, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="expected seconds above 0"):
-        train_multi_gpu(tmp_path, "none", SPLIT, {"save_path": "m"}, device="cpu", timeout=timeout)
-    with pytest.raises(ValueError, match="expected seconds above 0"):
-        launch(print, ["cpu"], backend="gloo", timeout=timeout)
+def test_a_wrong_monitor_or_time_out_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+    for monitor, words in (("mse_top", "did you mean"), ("spread", "single conditions")):
+        with pytest.raises(ValueError, match=words):
+            TrainingJob.check("nowhere", "none", SPLIT, {"save_path": "m", "monitor": monitor})
+    for timeout in (0, -1.0, "10", True):
+        with pytest.raises(ValueError, match="expected seconds above 0"):
+            train_multi_gpu(tmp_path, "none", SPLIT, {"save_path": "m"}, device="cpu", timeout=timeout)
+        with pytest.raises(ValueError, match="expected seconds above 0"):
+            launch(print, ["cpu"], backend="gloo", timeout=timeout)
 
 
 def test_loader_settings_that_nothing_uses_are_said(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:

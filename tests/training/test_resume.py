@@ -6,13 +6,14 @@ import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from anndata import AnnData
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -26,9 +27,6 @@ from gears.training import _checkpoints as checkpoints
 from gears.training._run_folder import check_facts, check_resumed, run_facts
 from gears.training._workers import check_replicas
 from gears.training.options import TrainOptions
-
-if TYPE_CHECKING:
-    from anndata import AnnData
 
 CASES = {
     "cells": {"objective": "cells", "use_ema": True, "ema_decay": 0.9},
@@ -74,7 +72,7 @@ def numbers(history: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)], ids=["some", "every"])
 @pytest.mark.parametrize("case", CASES)
 def test_every_step_is_a_place_to_go_on_from_bit_for_bit(case, every, pert_data, tmp_path):
-    """Some: the first step, the end of an epoch, the last step but one."""
+    """Some: the last step but one, of cells also the first step and the end of an epoch."""
     options = {**CASES[case], "checkpoint_every_steps": 1, "keep_last": 1000}
     whole, result = trained(pert_data, tmp_path / "whole", **options)
     files = sorted((tmp_path / "whole" / "checkpoints").iterdir())
@@ -82,7 +80,7 @@ def test_every_step_is_a_place_to_go_on_from_bit_for_bit(case, every, pert_data,
     assert len(files) > EPOCHS + 3
     assert len(within) > EPOCHS, "there must be checkpoints within an epoch"
     end = next(file for file in files if file not in within)
-    for file in files if every else (files[0], end, within[-1]):
+    for file in files if every else (files[0], end, within[-1]) if case == "cells" else (within[-1],):
         folder = tmp_path / file.stem
         shutil.copytree(tmp_path / "whole", folder)
         for later in files[files.index(file) + 1 :]:
@@ -94,9 +92,17 @@ def test_every_step_is_a_place_to_go_on_from_bit_for_bit(case, every, pert_data,
         shutil.rmtree(folder)
 
 
-def test_a_request_to_stop_leaves_a_checkpoint_at_the_next_step(pert_data, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def whole_cells(pert_data: PertData, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Model and result of the case "cells", never stopped, and its folder."""
+    pert_data.dataloader = {}
+    path = tmp_path_factory.mktemp("whole") / "m"
+    return *trained(pert_data, path, **CASES["cells"], checkpoint_every_steps=2, keep_last=3), path
+
+
+def test_a_request_to_stop_leaves_a_checkpoint_at_the_next_step(pert_data, whole_cells, tmp_path, monkeypatch):
     options = CASES["cells"]
-    whole, result = trained(pert_data, tmp_path / "whole", **options)
+    whole, result, _ = whole_cells
     asked = iter([False] * 5 + [True] * 100)
     with monkeypatch.context() as patch:
         patch.setattr(signals, "stop_requested", lambda: next(asked))
@@ -113,53 +119,49 @@ def test_a_request_to_stop_leaves_a_checkpoint_at_the_next_step(pert_data, tmp_p
     assert numbers(resumed.history) == numbers(result.history)
 
 
-def test_leftovers_and_a_damaged_newest_file_do_no_harm(pert_data, tmp_path, caplog):
-    options = {**CASES["cells"], "checkpoint_every_steps": 2, "keep_last": 3}
-    whole, _ = trained(pert_data, tmp_path / "m", **options)
+def test_leftovers_and_a_damaged_newest_file_do_no_harm(pert_data, whole_cells, tmp_path, caplog):
+    whole, _, path = whole_cells
+    shutil.copytree(path, tmp_path / "m")
     folder = tmp_path / "m" / "checkpoints"
     kept = sorted(folder.iterdir())
     assert len(kept) == 3
     kept[-1].write_bytes(kept[-1].read_bytes()[:1000])
     (folder / ".epoch-00002.pt-abcdefgh.tmp").mkdir()
     (folder / ".epoch-00002.pt-abcdefgh.tmp" / "epoch-00002.pt").write_bytes(b"half")
-    again, _ = trained(pert_data, tmp_path / "m", resume=True, **options)
+    again, _ = trained(pert_data, tmp_path / "m", resume=True, **CASES["cells"], checkpoint_every_steps=2, keep_last=3)
     assert "it may be damaged; trying the one before" in caplog.text
     assert equal(whole.model.state_dict(), again.model.state_dict())
     assert not list(folder.glob(".*"))
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"objective": "moments"}, "objective: cells there, moments here"),
-        ({"lr": 0.5}, "learning rate: 0.01 there, 0.5 here"),
-        ({"schedule": "cosine"}, "schedule: one-cycle there, cosine here"),
-        ({"weight_decay": 0.25}, "weight_decay: 0.0 there, 0.25 here"),
-        ({"batch_size": 12}, "batch over all workers: 24 there, 12 here"),
-        ({"clip_value": None}, "clip_value: 1.0 there, None here"),
-        ({"clip_norm": 2.0}, "clip_norm: None there, 2.0 here"),
-        ({"use_ema": False}, "use_ema: True there, False here"),
-        ({"dtype": "float64"}, "dtype: float32 there, float64 here"),
-        ({"monitor": "mse"}, "monitor: relative_error there, mse here"),
-        ({"model": {"direction_lambda": 0.7}}, r"direction_lambda: 0\.1 there, 0\.7 here"),
-        ({"model": {"num_similar_genes_go_graph": 2}}, "perturbation graph: .* edges .* there, .* edges .* here"),
-        ({"seed": 2}, "split: simulation, seed 1 there, simulation, seed 2 here"),
-    ],
-)
-def test_another_run_is_refused_with_both_sides_named(change, words, pert_data, a_run, tmp_path):
+REFUSED = {
+    "objective: cells there, moments here": {"objective": "moments"},
+    "learning rate: 0.01 there, 0.5 here": {"lr": 0.5},
+    "schedule: one-cycle there, cosine here": {"schedule": "cosine"},
+    "weight_decay: 0.0 there, 0.25 here": {"weight_decay": 0.25},
+    "batch over all workers: 24 there, 12 here": {"batch_size": 12},
+    "clip_value: 1.0 there, None here": {"clip_value": None},
+    "clip_norm: None there, 2.0 here": {"clip_norm": 2.0},
+    "use_ema: True there, False here": {"use_ema": False},
+    "dtype: float32 there, float64 here": {"dtype": "float64"},
+    "monitor: relative_error there, mse here": {"monitor": "mse"},
+    r"direction_lambda: 0\.1 there, 0\.7 here": {"model": {"direction_lambda": 0.7}},
+    "perturbation graph: .* edges .* there, .* edges .* here": {"model": {"num_similar_genes_go_graph": 2}},
+    "split: simulation, seed 1 there, simulation, seed 2 here": {"seed": 2},
+}
+
+
+def test_another_run_is_refused_with_both_sides_named(pert_data, a_run, tmp_path):
     a_run(tmp_path / "m")
     before = {file.name: file.read_bytes() for file in (tmp_path / "m").rglob("*.pt")}
-    with pytest.raises(ValueError, match=f"belongs to another run.*{words}"):
-        trained(pert_data, tmp_path / "m", **{**CASES["cells"], "resume": True, **change})
-    assert {file.name: file.read_bytes() for file in (tmp_path / "m").rglob("*.pt")} == before
-
-
-def test_other_sources_of_the_prior_are_refused(pert_data, a_run, tmp_path):
-    a_run(tmp_path / "m")
     values = np.random.default_rng(0).normal(size=(len(pert_data.pert_names), 3))
-    vectors = pd.DataFrame(values, index=list(pert_data.pert_names))
-    with pytest.raises(ValueError, match=r"sources of the prior: none there, toy \(\w+\) here"):
-        trained(pert_data, tmp_path / "m", **{**CASES["cells"], "resume": True, "similarities": {"toy": vectors}})
+    table = pd.DataFrame(values, index=list(pert_data.pert_names))
+    sources = {r"sources of the prior: none there, toy \(\w+\) here": {"similarities": {"toy": table}}}
+    for words, change in (REFUSED | sources).items():
+        pert_data.dataloader = {}
+        with pytest.raises(ValueError, match=f"belongs to another run.*{words}"):
+            trained(pert_data, tmp_path / "m", **{**CASES["cells"], "resume": True, **change})
+    assert {file.name: file.read_bytes() for file in (tmp_path / "m").rglob("*.pt")} == before
 
 
 def test_another_split_is_refused_before_workers_start(pert_data, a_run, tmp_path):
@@ -218,22 +220,21 @@ def a_run(pert_data: PertData, tmp_path_factory: pytest.TempPathFactory) -> Call
     return lambda target: shutil.copytree(source, target) and None
 
 
-def test_another_gene_list_is_refused(toy_template, toy_go, a_run, tmp_path):
-    a_run(tmp_path / "m")
-    other = PertData(tmp_path, gene2go=toy_go, default_pert_graph=False)
-    other.new_data_process("fewer", toy_template[:, :-1].copy())
-    with pytest.raises(ValueError, match="gene_names: 30 there, 29 here; only there: GX29"):
-        trained(other, tmp_path / "m", resume=True, **CASES["cells"])
-
-
-def test_changed_measurements_are_refused(toy_template, toy_go, a_run, tmp_path):
+def test_another_screen_and_another_format_are_refused(toy_template, toy_go, a_run, tmp_path):
     a_run(tmp_path / "m")
     changed = toy_template.copy()
     changed.X.data[0] += 1.0
-    other = PertData(tmp_path, gene2go=toy_go, default_pert_graph=False)
-    other.new_data_process("toy", changed)
-    with pytest.raises(ValueError, match=r"screen: .* there, .* here"):
-        trained(other, tmp_path / "m", resume=True, **CASES["cells"])
+    for adata, words in (
+        (toy_template[:, :-1].copy(), "gene_names: 30 there, 29 here; only there: GX29"),
+        (changed, r"screen: .* there, .* here"),
+    ):
+        other = PertData(tmp_path / str(adata.n_vars), gene2go=toy_go, default_pert_graph=False)
+        other.new_data_process("toy", adata)
+        with pytest.raises(ValueError, match=words):
+            trained(other, tmp_path / "m", resume=True, **CASES["cells"])
+    write_tensors(tmp_path / "a.pt", {"format": 99})
+    with pytest.raises(ValueError, match="no training checkpoint of format 2; found 99"):
+        checkpoints.read(tmp_path / "a.pt")
 
 
 def test_a_longer_run_goes_on_and_says_what_changes(pert_data, tmp_path, caplog):
@@ -294,13 +295,15 @@ def noisy_run(folder: Path, resume: Path | None = None) -> tuple[nn.Module, list
         for parameter in model.parameters():
             nn.init.normal_(parameter, generator=generator)
         engine = TrainingEngine(model, use_ema=True, ema_decay=0.8, accumulation_steps=2)
-        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01 if resume is None else 0.5)
         engine.optimizer = optimizer
+        note = {"note": "any"}
         if resume is not None:
-            engine.load_checkpoint(resume)
+            assert engine.load_checkpoint(resume) == note
         else:
-            engine.on_step_end = lambda e: e.save_checkpoint(folder / f"{e.progress.total_steps:03d}.pt")
-            engine.on_epoch_end = lambda e, *_: e.save_checkpoint(folder / f"{e.progress.total_steps:03d}-end.pt")
+            name = lambda e: str(folder / f"{e.progress.total_steps:03d}")  # noqa: E731
+            engine.on_step_end = lambda e: e.save_checkpoint(f"{name(e)}.pt", metadata=note)
+            engine.on_epoch_end = lambda e, *_: e.save_checkpoint(f"{name(e)}-end.pt", metadata=note)
         loader = DataLoader(data, 10, sampler=DistributedSampler(data, 1, 0, seed=4))
         history = engine.train(loader, None, optimizer, nn.CrossEntropyLoss(), num_epochs=3)
     return engine.evaluated_model, history
@@ -316,9 +319,3 @@ def test_dropout_and_noise_go_on_too(tmp_path: Path) -> None:
         assert equal(whole.state_dict(), again.state_dict()), file.name
         assert [record["train_loss"] for record in resumed] == [record["train_loss"] for record in history]
     assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_checkpoint_of_another_format_is_named(tmp_path: Path) -> None:
-    write_tensors(tmp_path / "a.pt", {"format": 99})
-    with pytest.raises(ValueError, match="no training checkpoint of format 2; found 99"):
-        checkpoints.read(tmp_path / "a.pt")

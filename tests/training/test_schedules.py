@@ -18,27 +18,24 @@ def rates(name: str, horizon: Horizon, **options: float) -> list[float]:
     return found
 
 
-def test_published_schedule_halves_each_epoch() -> None:
+def test_steps_warm_up_and_scaling_by_hand() -> None:
     assert rates("step", Horizon(2, 3)) == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
+    assert rates("constant", Horizon(4, 1), warmup_steps=3) == [0.25, 0.5, 0.75, 1.0]
+    assert [scaled_lr(0.1, name, 4) for name in ("none", "linear", "sqrt")] == [0.1, 0.4, 0.2]
+    for factor in SCHEDULES.values():
+        assert all(factor(step, Horizon(5, 4), 0.0) >= 0 for step in range(20))
 
 
-def test_cosine_ends_near_eta_min() -> None:
+def test_cosine_ends_near_eta_min_and_one_cycle_rises_then_falls() -> None:
     found = rates("cosine", Horizon(10, 10), eta_min=0.1)
     assert found[0] == 1.0
     assert found == sorted(found, reverse=True)
     assert 0.1 < found[-1] < 0.11
-
-
-def test_one_cycle_rises_then_falls() -> None:
     found = rates("one-cycle", Horizon(10, 10))
     assert found[0] == pytest.approx(1 / 25)
     assert found.index(max(found)) == 30
     assert max(found) == pytest.approx(1.0)
     assert found[-1] < 0.01
-
-
-def test_warm_up_is_linear() -> None:
-    assert rates("constant", Horizon(4, 1), warmup_steps=3) == [0.25, 0.5, 0.75, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -55,12 +52,3 @@ def test_unknown_names_get_the_nearest() -> None:
         rates("cosin", Horizon(1, 1))
     with pytest.raises(ValueError, match="lr_scaling"):
         TrainOptions(lr_scaling="cubic")
-
-
-def test_scaling() -> None:
-    assert [scaled_lr(0.1, name, 4) for name in ("none", "linear", "sqrt")] == [0.1, 0.4, 0.2]
-
-
-def test_every_schedule_is_positive() -> None:
-    for factor in SCHEDULES.values():
-        assert all(factor(step, Horizon(5, 4), 0.0) >= 0 for step in range(20))

@@ -20,15 +20,16 @@ from gears.training.options import TrainOptions
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
-def test_a_rate_in_every_record() -> None:
+def test_length_in_steps_and_a_rate_in_every_record() -> None:
     data = DataLoader(TensorDataset(torch.randn(40, 3), torch.zeros(40, dtype=torch.long)), batch_size=10)
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    history = TrainingEngine(model).train(data, data, optimizer, nn.CrossEntropyLoss(), num_epochs=2)
-    for record in history:
-        seconds = record["seconds"]
-        training = seconds["total"] - seconds["evaluation"]
-        assert seconds["samples_per_second"] == pytest.approx(40 / training)
+    engine = TrainingEngine(model, max_steps=6)
+    history = engine.train(data, data, optimizer, nn.CrossEntropyLoss(), num_epochs=2)
+    assert (engine.progress.total_steps, Horizon(4, 2, 6).steps) == (6, 6)
+    assert ["val_loss" in record for record in history] == [True, True]
+    seconds = history[0]["seconds"]
+    assert seconds["samples_per_second"] == pytest.approx(40 / (seconds["total"] - seconds["evaluation"]))
 
 
 def test_batch_norms_are_synchronised_on_cuda_only(caplog) -> None:
@@ -108,7 +109,7 @@ def test_a_compiled_run_equals_a_plain_one(backend: str, small_data, monkeypatch
     assert not [name for module in model.model.modules() for name in vars(module) if name == "forward"]
 
 
-def test_full_gpu_memory_names_the_batch() -> None:
+def test_full_memory_of_a_gpu_and_of_the_machine_names_the_batch() -> None:
     def failing(options: TrainOptions) -> None:
         with full_memory_explained(SimpleNamespace(batch_size=64), options):
             msg = "CUDA out of memory. Tried to allocate 2.00 GiB"
@@ -120,9 +121,6 @@ def test_full_gpu_memory_names_the_batch() -> None:
     words = r"lower batch_size \(say 32\); with accumulation_steps=4 beside it a step has as many cells as now"
     with pytest.raises(torch.OutOfMemoryError, match=words):
         failing(TrainOptions(objective="cells", accumulation_steps=2))
-
-
-def test_full_memory_of_the_machine_names_the_batch() -> None:
     words = r"the machine's memory is full with batch_size=64: lower batch_size \(say 32\), or use fewer workers"
     loader = SimpleNamespace(batch_size=64)
     for make in (torch.zeros, np.zeros):
@@ -130,15 +128,3 @@ def test_full_memory_of_the_machine_names_the_batch() -> None:
             make(2**50)
     with pytest.raises(RuntimeError, match=r"^shape"), full_memory_explained(loader, TrainOptions()):
         torch.zeros(2).view(3)  # another error is left alone
-
-
-def test_length_in_steps() -> None:
-    data = DataLoader(TensorDataset(torch.randn(40, 3), torch.zeros(40, dtype=torch.long)), batch_size=10)
-    model = nn.Linear(3, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine = TrainingEngine(model, max_steps=6)
-    history = engine.train(data, data, optimizer, nn.CrossEntropyLoss(), num_epochs=2)
-    assert engine.progress.total_steps == 6
-    assert [record["epoch"] for record in history] == [1, 2]
-    assert "val_loss" in history[-1]
-    assert Horizon(4, 2, 6).steps == 6

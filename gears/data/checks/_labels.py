@@ -12,7 +12,7 @@ import pandas as pd
 
 from gears.conditions import AT, CONTROL_LABEL, SEPARATOR, Condition, conditions_of
 from gears.core._findings import Finding, check
-from gears.core._messages import count, nearest, shorten
+from gears.core._messages import agreeing, count, nearest, shorten
 from gears.data.checks._layout import Layout
 from gears.data.checks._styles import CONTROLS_JOINED, JOINING, is_control_like, is_no_gene, is_word, may_be_control
 
@@ -234,9 +234,10 @@ def _strange_tokens(counts: Counter, labels: Iterable[str], layout: Layout) -> l
     remedy = f"pass ctrl_label={spelled} if they are controls, {_as_genes(tokens)} if they are genes"
     findings += check("maybe-control", tokens, what, remedy, "warning", n=n)
     n, whole = n_cells(unknown), sorted({label for labels_ in unknown.values() for label in labels_})
-    what = f"{count(len(whole), 'label')} ({count(n, 'cell')}) name no gene: {shorten(map(repr, whole))}"
+    names = agreeing(len(whole), "names", "name")
+    what = f"{count(len(whole), 'label')} ({count(n, 'cell')}) {names} no gene: {shorten(map(repr, whole))}"
     remedy = (
-        f"these cells are no controls: leave them out with drop_labels={whole[:5]}, or pass "
+        f"these cells are no controls: exclude them with drop_labels={whole[:5]}, or pass "
         f"as_genes={sorted(unknown)[:5]} if genes have these names"
     )
     return findings + check("no-gene-label", whole, what, remedy, n=n)
@@ -357,7 +358,7 @@ def unknown_gene_findings(
     shown = shorten(sorted(set(strange.values())))
     what = f"{count(len(strange), 'label')} with a token that is neither a measured nor an annotated gene: {shown}"
     remedies = {
-        "refuse": "unknown_labels='keep' takes them for genes, unknown_labels='drop' leaves them out, "
+        "refuse": "unknown_labels='keep' takes them for genes, unknown_labels='drop' excludes them,  "
         "ctrl_label= names a control",
         "isolated": "taken for genes of which nothing else is known; unknown_labels='drop' leaves these labels out",
         "keep": "taken for genes, as requested",

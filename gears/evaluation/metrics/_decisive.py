@@ -186,7 +186,7 @@ def _total_sd(truth: Truth, sd_UG: np.ndarray) -> np.ndarray:
     return np.sqrt(sd_UG**2 + np.nan_to_num(noise_UG))
 
 
-def average_precision_changed(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
+def average_precision(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
     """mean over the truly changed genes g of the share of changed ones among the genes with |m - c| >= |m_g - c_g|
 
     Changed by moderated t at 5 % false discoveries; perturbed genes are excluded. Genes that tie count as ranked
@@ -237,7 +237,7 @@ register_table(
      "standard; of two methods with the right coverage the narrower says more", "needs_sd"),
     ("amplitude_slope", amplitude_slope, "near 1", (-math.inf, math.inf),
      "standard; to be read beside the correlations, which do not see the size of a prediction"),
-    ("average_precision_changed", average_precision_changed, "higher", SHARE,
+    ("average_precision", average_precision, "higher", SHARE,
      "standard; area under precision and recall of the genes that change"),
     ("brier_changed", brier_changed, "lower", SHARE,
      "Brier 1950; the probability is that of a measured change of more than 0.1", "needs_sd"),

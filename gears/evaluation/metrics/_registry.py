@@ -20,7 +20,7 @@ MetricFunction = Callable[..., Any]
 
 DECISIVE = (
     "pearson_delta_ref", "discrimination_ref", "relative_error", "direction_changed", "hit_recall_10",
-    "interval_score_90",
+    "average_precision", "interval_score_90",
 )  # fmt: skip
 """The metrics that decide whether a model is better than the baselines: none is gained by scaling a prediction.
 
@@ -29,8 +29,8 @@ The last is computed for methods that state standard deviations.
 
 # After them what intervals hold, how large predictions are, and metrics that other packages report.
 DEFAULT = (
-    *DECISIVE, "average_precision_changed", "brier_changed", "coverage_90", "interval_width_90", "amplitude_slope",
-    "pearson_delta", "mse_top20_de", "mse", "mae", "discrimination", "pearson",
+    *DECISIVE, "brier_changed", "coverage_90", "interval_width_90", "amplitude_slope", "pearson_delta", "mse_top20_de",
+    "mse", "mae", "discrimination", "pearson",
 )  # fmt: skip
 ALL = "all"  # name of the subgroup that holds every condition
 EVERY = "*"  # entry of the column `condition` for a value of a set of conditions
@@ -142,7 +142,7 @@ def _first_paragraph(function: MetricFunction) -> str:
 
 def get_metric(name: str) -> Metric:
     """The metric of that name; the error for an unknown one suggests similar names."""
-    return METRICS[name]
+    return METRICS["average_precision" if name == "average_precision_changed" else name]  # its longer name
 
 
 def condition_metrics(

@@ -7,14 +7,12 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from gears.core._messages import unknown_name
 from gears.evaluation._rows import adjusted
 from gears.evaluation.metrics._published import PSEUDO_COUNT, SHARE
 from gears.evaluation.metrics._registry import register_table
 from gears.evaluation.truth import Truth
 
 FALSE_DISCOVERY_RATE = 0.05
-TESTS = ("welch", "wilcoxon")
 
 
 def de_overlap_welch(predicted_UG: np.ndarray, truth: Truth) -> np.ndarray:
@@ -67,34 +65,6 @@ def _overlap_share(true_G: np.ndarray, predicted_G: np.ndarray, size_G: np.ndarr
     return hits / n_true
 
 
-def de_overlap_of_cells(
-    predicted_NG: np.ndarray,
-    real_MG: np.ndarray,
-    control_KG: np.ndarray,
-    *,
-    test: str = "welch",
-    pseudo_count: float = PSEUDO_COUNT,
-) -> float:
-    """The same overlap for a model that predicts cells.
-
-    Parameters
-    ----------
-    predicted_NG, real_MG, control_KG
-        Log-normalised expression of predicted, real and control cells.
-    test
-        ``"welch"`` or ``"wilcoxon"`` (rank sums with correction for ties).
-    pseudo_count
-        Pseudo-count of the fold changes; 0 as in cell-eval.
-    """
-    if test not in TESTS:
-        raise ValueError(unknown_name("test", test, TESTS))
-    p_value = _welch_p_of_cells if test == "welch" else _wilcoxon_p
-    true_G = differential(p_value(real_MG, control_KG))
-    predicted_G = differential(p_value(predicted_NG, control_KG))
-    change_G = _fold_change_size(predicted_NG.mean(axis=0), control_KG.mean(axis=0), pseudo_count)
-    return _overlap_share(true_G, predicted_G, change_G)
-
-
 def differential(p_UG: np.ndarray, rate: float = FALSE_DISCOVERY_RATE) -> np.ndarray:
     """Genes below a rate of false discoveries (5 %) after Benjamini and Hochberg, bool, along the last axis."""
     return adjusted(p_UG) < rate
@@ -125,18 +95,7 @@ def _welch_p(cells: tuple[np.ndarray, np.ndarray, Any], control: tuple[np.ndarra
     return np.asarray(np.where(cells[0] == control[0], 1.0, 2 * special.stdtr(freedom_G, -np.abs(t_G))))
 
 
-def _welch_p_of_cells(cells_NG: np.ndarray, control_KG: np.ndarray) -> np.ndarray:
-    sides = [(cells.mean(axis=0), cells.std(axis=0), len(cells)) for cells in (cells_NG, control_KG)]
-    return _welch_p(sides[0], sides[1])
-
-
-def _wilcoxon_p(cells_NG: np.ndarray, control_KG: np.ndarray) -> np.ndarray:
-    from scipy import stats  # a worker does without it
-
-    return np.asarray(stats.mannwhitneyu(cells_NG, control_KG, method="asymptotic").pvalue)
-
-
 register_table(
     ("de_overlap_welch", de_overlap_welch, "higher", SHARE,
-     "after DES of cell-eval, which ranks cells by Wilcoxon's test (de_overlap_of_cells); NaN where S is empty"),
+     "after DES of cell-eval, which ranks cells by Wilcoxon's test; NaN where S is empty"),
 )  # fmt: skip
