@@ -17,6 +17,7 @@ from anndata import AnnData
 from driving import free_port
 from small_models import trained_alone
 
+from gears import GEARS, PertData
 from gears.distributed._devices import own_device
 from gears.distributed._world import Ranks
 
