@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,12 @@ from gears.distributed._signals import die_with_parent
 
 logger = logging.getLogger(__name__)
 
-PROGRAM = "import sys; from gears.jobs._on_dask import train_one; train_one(*sys.argv[1:])"
+PROGRAM = """
+import sys
+from gears.jobs._on_dask import train_one
+from gears.jobs.ensemble import train_many
+train_one(train_many, *sys.argv[1:])
+"""
 
 
 def trained_on_dask(configs: Sequence[Mapping[str, Any]], dask: Any, options: Mapping[str, Any]) -> list[Outcome]:
@@ -66,10 +71,8 @@ def _train(work: bytes) -> tuple[str, Any, tuple[str, str] | None]:
         return outcome
 
 
-def train_one(folder: str, parent: str) -> None:
+def train_one(train_many: Callable[..., Any], folder: str, parent: str) -> None:
     """Train the configuration that lies in a folder, and leave the outcome there."""
-    from gears.jobs.ensemble import train_many
-
     die_with_parent(int(parent))
     config, options = cloudpickle.loads((Path(folder) / "work").read_bytes())
     (run,) = train_many([config], n_at_once=1, **options)

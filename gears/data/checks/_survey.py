@@ -30,13 +30,11 @@ from gears.data.checks._options import ProcessingOptions
 from gears.data.checks._scale import COUNTS, LOG1P
 from gears.data.checks._settings import POOLED, SettingTable
 from gears.data.checks._styles import is_control_like
-from gears.data.reading._matrix import RAW, as_csr, layers_of, log_normalize, other_features, values_of
+from gears.data.reading._matrix import RAW, Annotations, as_csr, layers_of, log_normalize, other_features, values_of
 from gears.files._mapped import pieces
 
 if TYPE_CHECKING:
     from anndata import AnnData
-
-    from gears.data.reading._blocks import Annotations
 
 logger = logging.getLogger(__name__)
 

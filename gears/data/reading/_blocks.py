@@ -22,7 +22,7 @@ from gears.data.checks._options import ProcessingOptions
 from gears.data.checks._styles import CELL_TYPE_KEYS, STYLES
 from gears.data.reading._by_dask import in_memory, is_dask
 from gears.data.reading._guides import SOURCE
-from gears.data.reading._matrix import as_csr, layers_of, values_of
+from gears.data.reading._matrix import Annotations, as_csr, layers_of, values_of
 from gears.data.reading._open import in_reach, kind_of, logger, members_of, name_of, open_screen, put_together
 from gears.data.screen._packs import stored_group
 from gears.files._mapped import check_bounds, check_numbers
@@ -66,32 +66,6 @@ class StoredBlock:
                 shape = (self.stop - self.start, n_genes)
                 rows = as_csr(sparse.csr_matrix((values, genes, bounds - bounds[0]), shape=shape))
         return rows if self.columns is None else as_csr(rows[:, self.columns])
-
-
-@dataclass(frozen=True)
-class Annotations:
-    """What :class:`anndata.AnnData` says about N cells and G genes, without values and without names of cells.
-
-    Names would take some 70 bytes a cell, more than all else that is kept of it.
-    """
-
-    obs: pd.DataFrame  # cells are numbered; columns of numbers that no option names may be missing
-    var: pd.DataFrame
-    layers: dict[str, sparse.csr_matrix]
-    raw: None = None
-
-    @property
-    def X(self) -> sparse.csr_matrix:
-        """No values, (0, G)."""
-        return sparse.csr_matrix((0, self.n_vars), dtype=np.float32)
-
-    n_obs = property(lambda self: len(self.obs))
-    n_vars = property(lambda self: len(self.var))
-    var_names = property(lambda self: self.var.index)
-
-    def __getitem__(self, key: tuple[slice, np.ndarray]) -> Annotations:
-        """The annotations of some genes."""
-        return replace(self, var=self.var[key[1]])
 
 
 @dataclass(frozen=True)
