@@ -18,6 +18,7 @@ EPILOG = """examples:
   gears train-many configs.yaml                            (all, one at a time per GPU or CPU core)
   gears train-many configs.yaml --device cpu --n-at-once 2
   gears train-many configs.yaml --index 3                  (one; a job array: examples/train_many.sbatch)
+  gears train-many configs.yaml --dask tcp://HOST:8786     (each a task of a dask cluster)
   gears train-many configs.yaml --collect --output table.csv
 
 CONFIGS is a YAML list with the arguments of `gears.train_many`:
@@ -39,6 +40,8 @@ def train_many_parser() -> CommandParser:
     parser.add("--collect", "train nothing: the table of all runs that have ended", action="store_true")
     parser.add("--gpu-ids", "GPUs to use, such as 0 2, or free:2", nargs="+", type=int | str)
     parser.add("--n-at-once", "trainings at the same time; default: all GPUs, or cores", type=int | None)
+    text = "address of a dask scheduler (tcp://HOST:8786) whose workers train, one configuration at a time each"
+    parser.add("--dask", text, metavar="ADDRESS")
     parser.add("--device", "cuda or cpu; detected if omitted")
     parser.add("--timeout", "seconds after which a worker that does not respond is declared dead", type=float | None)
     parser.add("--output", "write the table to this CSV file")
@@ -57,7 +60,7 @@ def run_train_many(options: Any) -> int:
         from gears.jobs.ensemble import train_many
 
         to_train = configs if options.index is None else [configs[options.index]]
-        where = {name: options[name] for name in ("n_at_once", "device", "timeout")}
+        where = {name: options[name] for name in ("n_at_once", "device", "timeout", "dask")}
         outcomes = train_many(to_train, gpu_ids_of(options), **where)
         for outcome in outcomes:
             if outcome.result is not None and not outcome.result.stopped:

@@ -182,12 +182,14 @@ _joins = itertools.count()
 def _fresh_store(rank: int, world_size: int, limit: datetime.timedelta) -> dist.Store:
     """The store that the environment describes, with separate keys for each group."""
     # torchrun's store outlives a group: a second group would find the addresses of the first one there and wait for
-    # them for ever. So would the workers of a restart.
+    # them for ever. So would the workers of a restart, unless rank 0 of them makes the store: then the number of
+    # restarts does not count, which agents that came back do not share.
     address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     with _naming_variables(rank, world_size, address):
         store, _, _ = next(dist.rendezvous("env://", rank, world_size, timeout=limit))
     store.set_timeout(limit)
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    is_kept = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if is_kept else "0"
     return dist.PrefixStore(f"gears-{restart}-{next(_joins)}", store)
 
 

@@ -20,7 +20,7 @@ from gears.core._numbers import clipped, clips
 from gears.distributed._devices import DeviceLike, parse_device, plan_devices
 from gears.distributed._gpus import GpuIds
 from gears.distributed._group import check_timeout
-from gears.distributed._launch import WorkerError, check_not_daemonic, exit_unguarded_child, launch_many
+from gears.distributed._launch import Outcome, WorkerError, check_not_daemonic, exit_unguarded_child, launch_many
 from gears.distributed._log import shown
 from gears.distributed._world import started_by_launcher
 from gears.files._paths import user_path
@@ -286,6 +286,7 @@ def train_many(
     n_at_once: int | None = None,
     device: DeviceLike = None,
     timeout: float | None = None,
+    dask: Any = None,
 ) -> list[RunOutcome]:
     """Train each configuration in a separate process, one at a time per device.
 
@@ -303,6 +304,9 @@ def train_many(
         Trainings at the same time; by default one per core on the CPU, else one per GPU.
     gpu_ids, device, timeout
         As for ``train_multi_gpu``.
+    dask
+        A dask scheduler ("tcp://HOST:8786") or client: each training is a task there, one per thread of its workers,
+        which find data and ``save_path`` at the same paths. `gpu_ids` and `n_at_once` are omitted then.
 
     Returns
     -------
@@ -319,6 +323,8 @@ def train_many(
     >>> config = {"pert_data_path": "data", "dataset_name": "norman", "args": {"save_path": "m1"}}
     >>> train_many([config], gpu_ids=[0, 1])                                      # doctest: +SKIP
     """
+    if dask is not None:
+        return _on_dask(configs, dask, gpu_ids, n_at_once, {"device": device, "timeout": timeout})
     exit_unguarded_child()
     if started_by_launcher():
         msg = "train_many starts its own workers and cannot run in one; start the script without torchrun"
@@ -334,6 +340,23 @@ def train_many(
         logger.info("%d trainings, %d at a time on %s", len(jobs), len(plan.devices), ", ".join(plan.devices))
         work = partial(train_ddp_worker, evaluate_test=True)
         outcomes = launch_many(work, arguments, plan.devices, backend=plan.backend, timeout=timeout)
+    return _outcomes(jobs, outcomes)
+
+
+def _on_dask(
+    configs: Sequence[Mapping[str, Any]], dask: Any, gpu_ids: GpuIds, n_at_once: int | None, options: dict[str, Any]
+) -> list[RunOutcome]:
+    from gears.jobs._on_dask import trained_on_dask
+
+    if gpu_ids is not None or n_at_once is not None:
+        msg = "dask decides what runs at once and where: omit gpu_ids and n_at_once (or dask)"
+        raise ValueError(msg)
+    check_timeout(options["timeout"])
+    jobs = _checked(configs)
+    return _outcomes(jobs, trained_on_dask(configs, dask, options))
+
+
+def _outcomes(jobs: Sequence[TrainingJob], outcomes: Sequence[Outcome]) -> list[RunOutcome]:
     results = [None if outcome.error else TrainResult(**outcome.value) for outcome in outcomes]
     return [
         RunOutcome(str(job.options.save_path), outcome.device, result, outcome.error)

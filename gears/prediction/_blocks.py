@@ -255,8 +255,7 @@ class Blocks:
             numbers[future.key] = number
             return future
 
-        own_client = isinstance(workers.dask, str)  # closed at the end; one of the caller's stays open
-        with cluster(workers.dask) if own_client else contextlib.nullcontext(workers.dask) as client:
+        with cluster(workers.dask) as client:
             remaining, numbers = iter(missing), dict[str, int]()
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Sending large graph")  # once, and recomputed where a worker dies

@@ -17,6 +17,7 @@ from anndata import AnnData
 from driving import free_port
 from small_models import trained_alone
 
+from gears import GEARS, PertData
 from gears.distributed._devices import own_device
 from gears.distributed._world import Ranks
 
@@ -185,6 +186,39 @@ def test_a_restarted_machine_and_two_machines_give_the_model_of_one_process(mach
     assert results(*outputs) == expected, "it did not resume"
     weights = torch.load(model / "model.pt", weights_only=True)
     alone = trained_alone(screens).best_model.state_dict()
+    assert all((weights[key].double() - alone[key].double()).abs().max() < 1e-9 for key in alone)
+
+
+FROM_PACK = """
+import sys
+from gears import train_multi_gpu
+
+if __name__ == "__main__":
+    result = train_multi_gpu(
+        sys.argv[1], "small.moments", {"split": "simulation", "seed": 1},
+        {"save_path": sys.argv[2], "epochs": 1, "prior": None, "dtype": "float64", "model_config": {"hidden_size": 8},
+         "evaluate_test": False, "verbose": False},
+        data_config={"default_pert_graph": False},
+    )
+    print("RESULT", result.rank, result.world_size, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_two_workers_train_from_a_pack(small_data: PertData, tmp_path: Path) -> None:
+    script, folder = tmp_path / "train.py", tmp_path / "packs"
+    script.write_text(FROM_PACK)
+    folder.mkdir()
+    small_data.write_moments(folder / "small.moments.h5ad")
+    commands = [torchrun("--standalone", "--nproc_per_node=2", str(script), str(folder), str(tmp_path / "model"))]
+    assert results(*run_all(commands, tmp_path / "said")) == ["RESULT 0 2", "RESULT 1 2"]
+    pack = PertData(tmp_path / "alone", default_pert_graph=False)
+    pack.load(data_path=folder / "small.moments.h5ad")
+    pack.prepare_split("simulation", seed=1)
+    model = GEARS(pack, device="cpu")
+    model.model_initialize(hidden_size=8)
+    model.train(epochs=1, prior=None, dtype="float64", evaluate_test=False, verbose=False)
+    weights, alone = torch.load(tmp_path / "model" / "model.pt", weights_only=True), model.best_model.state_dict()
     assert all((weights[key].double() - alone[key].double()).abs().max() < 1e-9 for key in alone)
 
 

@@ -74,6 +74,22 @@ def test_results_in_order_and_one_failure_loses_nothing(outcomes: list[RunOutcom
 
 
 @pytest.mark.slow
+def test_tasks_of_dask_train_the_same_models(outcomes, screens: Path, dask_address: str) -> None:
+    first = ensemble_configs(configuration(screens), [1], screens / "dask")
+    bad = configuration(screens, lr=1e300, save_path=str(screens / "dask" / "bad"))
+    on_dask = train_many([*first, bad], device="cpu", dask=dask_address)
+    assert [outcome.ok for outcome in on_dask] == [True, False]
+    assert str(on_dask[1].error).startswith("run 2 on cpu failed: FloatingPointError: the loss is")
+    assert "FloatingPointError" in on_dask[1].error.details
+    tables = [run[0].result.table["value"].tolist() for run in (outcomes, on_dask)]
+    assert tables[1] == pytest.approx(tables[0], nan_ok=True)
+    states = [torch.load(Path(run[0].save_path) / "model.pt", weights_only=True) for run in (outcomes, on_dask)]
+    assert all((states[1][key] - value).abs().max() < 1e-9 for key, value in states[0].items())
+    with pytest.raises(ValueError, match="omit gpu_ids and n_at_once"):
+        train_many(first, n_at_once=2, dask=dask_address)
+
+
+@pytest.mark.slow
 def test_an_ensemble_predicts_mean_and_spread(outcomes: list[RunOutcome]) -> None:
     ensemble = Ensemble.load(outcomes, device="cpu")
     assert len(ensemble) == 2, "the failed training is excluded"

@@ -45,8 +45,10 @@ def labels_to_drop(labels: pd.Series, dropped: Sequence[str] | None) -> tuple[np
     """Cells whose label was named in ``drop_labels``; a name that no cell has is a finding."""
     gone = np.zeros(len(labels), dtype=bool)
     findings: list[Finding] = []
+    if not dropped:
+        return gone, findings
     texts = labels.astype(object).map(lambda label: label.strip() if isinstance(label, str) else label)
-    for name in dropped or ():
+    for name in dropped:
         hit = (texts == name.strip()).to_numpy(dtype=bool)
         if name.strip().lower() in NOT_MISSING:
             hit |= labels.isna().to_numpy()

@@ -42,11 +42,11 @@ class LabelTable:
 
     @classmethod
     def of(cls, labels: pd.Series, parsed: Mapping[str, Condition] | None = None) -> LabelTable:
-        """One label per cell (strings without missing values); those that are not `parsed` yet are parsed."""
-        codes, own = pd.factorize(labels.astype(object))
+        """One label per cell, :func:`by_first`, without missing values; those not `parsed` yet are parsed."""
+        own, codes = list(labels.cat.categories), labels.cat.codes.to_numpy(dtype=np.int32)
         ids: dict[Condition, int] = {}
         label_condition = [ids.setdefault(one, len(ids)) for one in conditions_of(own, parsed).values()]
-        return cls(codes.astype(np.int32), list(own), np.asarray(label_condition, dtype=np.int64), tuple(ids))
+        return cls(codes, own, np.asarray(label_condition, dtype=np.int64), tuple(ids))
 
     def part(self, kept: np.ndarray) -> LabelTable:
         """The labels of some cells, by a mask, again in order of first appearance."""
@@ -62,21 +62,43 @@ class LabelTable:
     @property
     def cell_condition(self) -> np.ndarray:
         """Condition of each cell, (N,) int32."""
-        return self.label_condition[self.cell_label].astype(np.int32)
+        return self.label_condition.astype(np.int32)[self.cell_label]
 
     def counts(self) -> np.ndarray:
         """Cells per condition, (C,)."""
         return np.bincount(self.cell_condition, minlength=len(self.conditions))
 
 
+def by_first(values: pd.Series) -> pd.Series:
+    """A column as categories in order of first appearance, the codes as small as they can be."""
+    codes, distinct = pd.factorize(values)
+    categories = pd.Index(list(distinct), dtype=object)
+    return pd.Series(pd.Categorical.from_codes(codes, categories), index=values.index)
+
+
+def by_text(values: pd.Series) -> pd.Categorical:
+    """A column as categories of text, the missing ones among them, in order of first appearance."""
+    codes, distinct = pd.factorize(values, use_na_sentinel=False)
+    number, texts = pd.factorize(pd.Series(distinct).astype(str).to_numpy(dtype=object))
+    return pd.Categorical.from_codes(number[codes], pd.Index(texts))
+
+
+def renamed_labels(labels: pd.Series, names: Mapping[object, object]) -> pd.Series:
+    """Labels, :func:`by_first`, by other names, which several may share."""
+    number, distinct = pd.factorize(np.array([names[label] for label in labels.cat.categories], dtype=object))
+    codes = np.append(number, -1)[labels.cat.codes]  # -1 where the label is missing
+    return pd.Series(pd.Categorical.from_codes(codes, pd.Index(distinct, dtype=object)), index=labels.index)
+
+
 def label_findings(labels: pd.Series, layout: Layout) -> tuple[list[Finding], dict[str, Condition]]:
-    """What is wrong with labels, and the condition of each that can be read with the layout's separator."""
+    """What is wrong with labels, :func:`by_first`, and the condition of each that the layout's separator reads."""
     missing = list(labels.index[labels.isna()])
     what = f"obs[{layout.condition_key!r}] is missing for {count(len(missing), 'cell')}"
     control = layout.controls[0] if layout.controls else CONTROL_LABEL
     remedy = f"drop them (drop_labels=['nan']), or label them {control!r} if they are controls"
     findings = check("missing-label", missing, what, remedy)
-    counts = Counter(labels.dropna().tolist())
+    n_cells = np.bincount(labels.cat.codes + 1, minlength=len(labels.cat.categories) + 1)[1:]
+    counts = Counter(dict(zip(labels.cat.categories, n_cells.tolist(), strict=True)))
     of_labels, readable = _readable(counts, layout)
     findings += of_labels
     empty = [

@@ -135,7 +135,7 @@ def _further_positions(obs: pd.DataFrame, key: str | None) -> list[Finding]:
 def recognised(obs: pd.DataFrame, controls: tuple[str, ...] = ()) -> list[tuple[Style, str]]:
     """Every style whose control, or one of `controls` instead, is a label of one of its columns."""
     pairs = [(style, key) for style in STYLES.values() for key in style.condition_keys if key in obs]
-    labels = {key: {str(label).strip() for label in pd.unique(obs[key].dropna().astype(object))} for _, key in pairs}
+    labels = {key: {str(label).strip() for label in obs[key].dropna().unique()} for _, key in pairs}
     return [(style, key) for style, key in pairs if labels[key] & {*(controls or style.controls)}]
 
 
@@ -248,7 +248,7 @@ def _controls(labels: pd.Series, style: Style, options: ProcessingOptions) -> tu
     """Control tokens: those of the options, the style's, or the one label that looks like a control; () for none."""
     if options.ctrl_label != CONTROL_LABEL or style.name == "gears":
         return options.controls
-    names = [str(label) for label in pd.unique(labels.dropna().astype(object))]
+    names = [str(label) for label in labels.dropna().unique()]
     known = tuple(label for label in style.controls if label in names)
     like = [label for label in names if is_control_like(label) and label not in (options.as_genes or ())]
     return known or (tuple(like) if len(like) == 1 else ())

@@ -11,7 +11,7 @@ import pandas as pd
 from gears.conditions import AT, CONTROL_LABEL, Condition
 from gears.core._findings import Finding, check, errors
 from gears.core._messages import agreeing, count, shorten, suggestion
-from gears.data.checks._labels import FEW_CONTROLS, LabelTable
+from gears.data.checks._labels import FEW_CONTROLS, LabelTable, by_text
 from gears.data.checks._names import in_ascii
 from gears.data.checks._options import ProcessingOptions
 
@@ -41,30 +41,32 @@ def one_type_per_batch(obs: pd.DataFrame, options: ProcessingOptions) -> bool:
     if not columns or any(name not in obs for name in columns):
         return bool(columns)
     batch_N, batches = _coded(obs, columns)
-    pairs = pd.DataFrame({"batch": batch_N, "type": obs["cell_type"].astype(str).to_numpy()})
+    pairs = pd.DataFrame({"batch": batch_N, "type": by_text(obs["cell_type"])})
     return len(pairs.drop_duplicates()) == len(batches)
 
 
 def setting_table(obs: pd.DataFrame, table: LabelTable, options: ProcessingOptions) -> SettingTable:
     """Divide the cells; `obs` (with ``cell_type``) was checked by :func:`column_findings`."""
     batch_N, batches = _coded(obs, options.batch_key or [])
-    cell_batch = batch_N.astype(np.int32)
+    cell_batch = batch_N.astype(np.int32, copy=False)
     if not is_divided(options):
         return SettingTable(**vars(table), batches=batches, cell_batch=cell_batch)
     context_N, contexts = _coded(obs, [options.context_key] if options.context_key else [])
     is_control = np.array([condition.is_control for condition in table.conditions])[table.cell_condition]
     kind_N, kinds = _kinds(obs, is_control, options.perturbation_type_key)
-    key = pd.MultiIndex.from_arrays([table.cell_label, context_N, kind_N])
-    codes, distinct = pd.factorize(key)
+    key_N = (table.cell_label.astype(np.int64) * len(contexts) + context_N) * (len(kinds) + 1) + kind_N + 1
+    codes, distinct = pd.factorize(key_N)
     ids: dict[Condition, int] = {}
     labels, label_condition = [], []
-    for label, context, kind in distinct:
+    for key in distinct.tolist():
+        before, kind = divmod(key, len(kinds) + 1)
+        label, context = divmod(before, len(contexts))
         plain = table.conditions[int(table.label_condition[label])]
-        condition = plain.at(contexts[context], kinds[kind] if kind >= 0 else "")
+        condition = plain.at(contexts[context], kinds[kind - 1] if kind else "")
         labels.append(table.labels[label] + condition.suffix)
         label_condition.append(ids.setdefault(condition, len(ids)))  # spellings of one condition share its number
-    numbers = np.array(label_condition, dtype=np.int64)
-    return SettingTable(codes.astype(np.int32), labels, numbers, tuple(ids), batches, cell_batch)
+    condition_L = np.array(label_condition, dtype=np.int64)
+    return SettingTable(codes.astype(np.int32), labels, condition_L, tuple(ids), batches, cell_batch)
 
 
 def column_findings(obs: pd.DataFrame, options: ProcessingOptions, is_control: np.ndarray) -> list[Finding]:
@@ -107,7 +109,7 @@ def _one_column(obs: pd.DataFrame, name: str, needed: np.ndarray) -> list[Findin
 def same_name_findings(column: str, values: pd.Series) -> list[Finding]:
     """A warning about values of a column that differ in case, blanks or hyphens only ("K562", "k562")."""
     spellings: dict[str, set[str]] = {}
-    for text in sorted(set(values.astype(str).str.strip())):
+    for text in sorted({text.strip() for text in by_text(values).categories}):
         plain = re.sub(_SIGNS, "", in_ascii(text).casefold())
         spellings.setdefault(re.sub(r"[-_\s]+", " ", plain), set()).add(text)
     alike = [sorted(texts) for texts in spellings.values() if len(texts) > 1]
@@ -120,21 +122,28 @@ def same_name_findings(column: str, values: pd.Series) -> list[Finding]:
 def _coded(obs: pd.DataFrame, columns: list[str]) -> tuple[np.ndarray, tuple[str, ...]]:
     """Number of each cell's combination of values, and its name; combinations in sorted order."""
     if not columns:
-        return np.zeros(len(obs), dtype=np.int64), ("",)
-    texts = [obs[name].astype(str).str.strip().to_numpy(dtype=object) for name in columns]
-    joined = np.array([JOINT.join(values) for values in zip(*texts, strict=True)], dtype=object)
-    codes, names = pd.factorize(joined, sort=True)
-    return codes.astype(np.int64), tuple(map(str, names))
+        return np.zeros(len(obs), dtype=np.int8), ("",)
+    parts = [by_text(obs[name]) for name in columns]
+    key_N = np.zeros(len(obs), dtype=np.int64)
+    for part in parts:
+        key_N = key_N * len(part.categories) + part.codes
+    codes, keys = pd.factorize(key_N)
+    values = np.unravel_index(keys, [len(part.categories) for part in parts])
+    texts = [[part.categories[i].strip() for i in own] for part, own in zip(parts, values, strict=True)]
+    joined = np.array([JOINT.join(combination) for combination in zip(*texts, strict=True)], dtype=object)
+    number, names = pd.factorize(joined, sort=True)
+    return number.astype(np.int32)[codes], tuple(map(str, names))
 
 
 def _kinds(obs: pd.DataFrame, is_control: np.ndarray, key: str | None) -> tuple[np.ndarray, tuple[str, ...]]:
     """Type of each perturbed cell, -1 for control cells."""
     if key is None:
-        return np.full(len(obs), -1, dtype=np.int64), ()
-    texts = obs[key].astype(str).str.strip().to_numpy(dtype=object)
-    names = sorted(set(texts[~is_control]))
-    codes = pd.Index(names).get_indexer(texts)
-    return np.where(is_control, -1, codes), tuple(names)
+        return np.full(len(obs), -1, dtype=np.int8), ()
+    kinds = by_text(obs[key])
+    texts = np.array([text.strip() for text in kinds.categories], dtype=object)
+    names = sorted(set(texts[np.unique(kinds.codes[~is_control])]))
+    codes = pd.Index(names).get_indexer(texts).astype(np.int32)
+    return np.where(is_control, np.int32(-1), codes[kinds.codes]), tuple(names)
 
 
 def cell_type_findings(cell_types: pd.Series, pool: bool) -> list[Finding]:
@@ -142,7 +151,7 @@ def cell_type_findings(cell_types: pd.Series, pool: bool) -> list[Finding]:
     missing = list(cell_types.index[cell_types.isna()])
     what = f"obs[{cell_types.name!r}] is missing for {count(len(missing), 'cell')}"
     findings = check("missing-cell-type", missing, what, "fill or drop them")
-    names = sorted({str(value) for value in cell_types.dropna()})
+    names = sorted({str(value) for value in cell_types.dropna().unique()})
     what = f"{len(names)} cell types ({shorten(names)}): a model describes one"
     remedy = (
         "pass context_key='cell_type' to learn each condition in each type, batch_key='cell_type' to "

@@ -23,14 +23,14 @@ from gears.core._messages import count, shorten, suggestion
 from gears.data.checks import _filters, _labels, _names, _scale, _settings
 from gears.data.checks._filters import Dropped
 from gears.data.checks._guide_names import read_guides
-from gears.data.checks._labels import LabelTable
+from gears.data.checks._labels import LabelTable, by_first, by_text, renamed_labels
 from gears.data.checks._layout import GUIDES, INDEX, ONE_TYPE, Layout, find_layout
 from gears.data.checks._names import KnownGene
 from gears.data.checks._options import ProcessingOptions
 from gears.data.checks._scale import COUNTS, LOG1P
 from gears.data.checks._settings import POOLED, SettingTable
 from gears.data.checks._styles import is_control_like
-from gears.data.reading._matrix import RAW, as_csr, layers_of, log_normalize, other_features, values_of
+from gears.data.reading._matrix import RAW, Annotations, as_csr, layers_of, log_normalize, other_features, values_of
 from gears.files._mapped import pieces
 
 if TYPE_CHECKING:
@@ -83,6 +83,11 @@ class ScreenDraft:
     dropped: tuple[Dropped, ...] = ()
 
     @property
+    def has_values(self) -> bool:
+        """Whether the draft holds the values of its cells, which may lie elsewhere."""
+        return self.n_cells == 0 or self.matrix.shape[0] > 0
+
+    @property
     def ok(self) -> bool:
         """Whether no error was found so far."""
         return not errors(self.findings)
@@ -103,6 +108,10 @@ class ScreenDraft:
             return replace(self, dropped=dropped)
         return replace(self, cells=self.cells[~lost], table=self.labels.part(~lost), dropped=dropped)
 
+    def of_cells(self, table: pd.DataFrame | pd.Series) -> Any:
+        """The rows of the cells that stay; no copy where all do."""
+        return table if len(self.cells) == self.n_cells else table.iloc[self.cells]
+
     def log(self) -> None:
         """Log how the screen is read where that was detected, warnings, and what is excluded."""
         if not self.layout.is_published:
@@ -117,7 +126,7 @@ class ScreenDraft:
 
 
 def check_screen(
-    adata: AnnData,
+    adata: AnnData | Annotations,
     options: ProcessingOptions,
     *,
     is_gene: KnownGene | None = None,
@@ -127,7 +136,7 @@ def check_screen(
 
     `is_gene` gives the symbol of a gene that is known elsewhere (the annotation), None for any other token; outside
     the style "gears" tokens that are neither that nor measured are unknown labels. `sample` are numbers and values of
-    some cells, by which the values of an AnnData that holds none are judged.
+    some cells, by which values are judged that lie elsewhere; of the cells the draft then holds codes alone.
     """
     draft = check_cell_types(check_genes(read(adata, options)))
     draft = check_values(standardise_labels(draft, is_gene), sample)
@@ -139,7 +148,7 @@ def check_screen(
     return draft
 
 
-def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
+def read(adata: AnnData | Annotations, options: ProcessingOptions) -> ScreenDraft:
     """What is used of an AnnData; where its labels, cell types and gene names are."""
     layers = {str(name): matrix for name, matrix in layers_of(adata).items()}
     column, others_G = other_features(adata.var)
@@ -163,7 +172,7 @@ def read(adata: AnnData, options: ProcessingOptions) -> ScreenDraft:
     raw = None if adata.raw is None else adata.raw.X
     is_raw = options.layer == RAW and RAW not in layers and raw is not None
     is_there = is_raw or options.layer is None or options.layer in layers
-    if is_raw and len(missing := adata.var_names.difference(adata.raw.var_names)):
+    if is_raw and len(missing := adata.var_names.difference(adata.raw.var_names)):  # type: ignore[union-attr]
         what = f"adata.raw does not measure {count(len(missing), 'gene')} of adata ({shorten(missing)})"
         findings += check("raw-genes", list(missing), what, "call adata.raw.to_adata() and give that")
         is_there = False
@@ -217,7 +226,8 @@ def check_cell_types(draft: ScreenDraft) -> ScreenDraft:
     """Type of each cell."""
     key, options = draft.layout.cell_type_key, draft.options
     if key is None:
-        return replace(draft, cell_types=pd.Series(ONE_TYPE, index=draft.obs.index))
+        one_type = pd.Categorical.from_codes(np.zeros(draft.n_cells, dtype=np.int8), pd.Index([ONE_TYPE]))
+        return replace(draft, cell_types=pd.Series(one_type, index=draft.obs.index))
     cell_types = draft.obs[key]
     matched = _settings.one_type_per_batch(draft.obs.assign(cell_type=cell_types), options)
     findings = _settings.cell_type_findings(cell_types, options.pool_cell_types or matched)
@@ -242,12 +252,12 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
     def is_symbol(token: str) -> bool:
         return token in genes or (is_gene is not None and is_gene(token) in (True, token))
 
-    own = own[~lost].astype(object)
-    of_guides, guides, more_findings = read_guides(list(pd.unique(own)), layout, options, known, is_symbol)
-    draft = draft.found([*findings, *more_findings], cells=np.flatnonzero(~lost))
+    own = by_first(own if not lost.any() else own[~lost])
+    of_guides, guides, more_findings = read_guides(list(own.unique()), layout, options, known, is_symbol)
+    draft = draft.found([*findings, *more_findings], cells=np.flatnonzero(~lost) if lost.any() else draft.cells)
     if errors(more_findings):
         return draft
-    texts = own.map(lambda label: of_guides.get(label, label)) if of_guides else own
+    texts = renamed_labels(own, {label: of_guides.get(label, label) for label in own.cat.categories})
     if of_guides:  # from here on labels are in the published form
         layout = replace(layout, style=GUIDES, controls=(CONTROL_LABEL,), sep=SEPARATOR)
         draft = replace(draft, layout=layout, guides=guides)
@@ -255,7 +265,7 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
     draft, findings = draft.found(more_findings), []
     if any(finding.kind in UNREADABLE for finding in more_findings):
         return draft
-    distinct = list(pd.unique(texts))
+    distinct = list(texts.cat.categories)
     words = _labels.word_findings(distinct, layout, is_symbol)
     if words:
         return draft.found(words)
@@ -284,7 +294,8 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
     findings += _names.other_case_findings(tokens, measured, known)
     findings += _names.unmeasured_findings(tokens, measured, draft.var)
     # labels that became others are parsed again
-    table = LabelTable.of(texts.map(mapping), parsed if layout.sep == SEPARATOR and not (joined or renamed) else {})
+    is_same = layout.sep == SEPARATOR and not (joined or renamed)
+    table = LabelTable.of(renamed_labels(texts, mapping), parsed if is_same else {})
     shown = {label: mapping[of_guides[label]] for label in of_guides} if of_guides else mapping
     draft = draft.found(findings, mapping=shown, table=table)
     if layout.style == "gears" or is_gene is None:
@@ -337,7 +348,7 @@ def check_values(draft: ScreenDraft, sample: tuple[np.ndarray, sparse.csr_matrix
 def filter_cells(draft: ScreenDraft) -> ScreenDraft:
     """Exclude cells and conditions by every filter; where one leaves nothing, the report is about all cells."""
     filtered, options = exclude_marked_cells(draft), draft.options
-    if filtered.ok:
+    if filtered.ok and draft.has_values:
         genes = draft.gene_names.tolist()
         lost, dropped, findings = _filters.not_knocked_down(
             draft.matrix, filtered.cells, filtered.labels, genes, options
@@ -352,9 +363,12 @@ def filter_cells(draft: ScreenDraft) -> ScreenDraft:
 def exclude_marked_cells(draft: ScreenDraft) -> ScreenDraft:
     """Exclude doublets, and cells with another number of guides than their label has genes."""
     options, table = draft.options, draft.labels
-    n_genes_N = np.zeros(draft.n_cells, dtype=np.int64)
-    n_genes_N[draft.cells] = np.array([len(one) for one in table.conditions])[table.cell_condition]
-    wrong_counts = partial(_filters.wrong_guide_counts, n_genes_N=n_genes_N)
+
+    def wrong_counts(obs: pd.DataFrame, key: str) -> tuple[np.ndarray, list[Finding]]:
+        n_genes_N = np.zeros(draft.n_cells, dtype=np.int64)
+        n_genes_N[draft.cells] = np.array([len(one) for one in table.conditions])[table.cell_condition]
+        return _filters.wrong_guide_counts(obs, key, n_genes_N)
+
     for name, key, judge, reason in (
         ("doublet_key", options.doublet_key, _filters.doublets, "is true"),
         ("guide_count_key", options.guide_count_key, wrong_counts, "is not the number of genes in the label"),
@@ -380,7 +394,8 @@ def divide(draft: ScreenDraft) -> ScreenDraft:
     options, table = draft.options, draft.labels
     with_de = not options.skip_calc_de
     draft = draft.found(_settings.small_condition_findings(table, MIN_CELLS_DE, with_de=with_de))
-    columns = draft.obs.iloc[draft.cells].assign(cell_type=draft.cell_types.iloc[draft.cells])
+    obs, types = draft.of_cells(draft.obs), draft.of_cells(draft.cell_types)
+    columns = obs.assign(cell_type=types)
     is_control = np.array([condition.is_control for condition in table.conditions])
     draft = draft.found(_settings.column_findings(columns, options, is_control[table.cell_condition]))
     if not draft.ok:
@@ -394,22 +409,27 @@ def divide(draft: ScreenDraft) -> ScreenDraft:
 
 def publish(draft: ScreenDraft) -> ScreenDraft:
     """Values and annotations of the cells that stay, in the published layout."""
-    cells, matrix = draft.cells, draft.matrix
-    if len(cells) < draft.n_cells:
-        matrix = as_csr(matrix[cells])
-    types = draft.cell_types.iloc[cells]
-    is_changed = not draft.layout.is_published or any(own != label for own, label in draft.mapping.items())
-    obs, condition_names = published_obs(
-        draft.obs.iloc[cells], types, draft.labels, draft.layout, is_changed=is_changed
-    )
+    types, matrix = by_text(draft.of_cells(draft.cell_types)), draft.matrix
+    names = types.categories.tolist()
+    shown = POOLED if len(names) > 1 else names[0]
+    doses = ["+".join("1" * len(split_label(label))) for label in draft.labels.labels]
+    if draft.has_values:
+        obs = published_obs(draft, types, doses, shown)
+        matrix = matrix if len(draft.cells) == draft.n_cells else as_csr(matrix[draft.cells])
+    else:  # annotations of cells are written nowhere
+        obs = pd.DataFrame({"cell_type": types})
     return replace(
         draft,
         matrix=matrix,
         obs=obs,
         var=plain_frame(draft.var.assign(gene_name=draft.gene_names.to_numpy())),
-        condition_names=condition_names,
+        condition_names=_condition_names(shown, draft.labels.labels, doses),
         has_negative=any(bool((piece < 0).any()) for piece in pieces(matrix.data)),
     )
+
+
+def _condition_names(cell_type: str, labels: list[str], doses: list[str]) -> list[str]:
+    return [f"{cell_type}_{label}_{dose}" for label, dose in zip(labels, doses, strict=True)]
 
 
 def plain_frame(frame: pd.DataFrame) -> pd.DataFrame:
@@ -438,27 +458,23 @@ def _is_plain(dtype: Any) -> bool:
     return isinstance(dtype, np.dtype) and dtype.kind in "biuf"
 
 
-def published_obs(
-    obs: pd.DataFrame, cell_types: pd.Series, table: LabelTable, layout: Layout, *, is_changed: bool
-) -> tuple[pd.DataFrame, list[str]]:
-    """Columns of the published layout, with the screen's own labels where these were changed; names by label."""
-    types = cell_types.astype(str)
-    shown = POOLED if types.nunique() > 1 else str(types.iloc[0])
-    doses = ["+".join("1" * len(split_label(label))) for label in table.labels]
-    names = [f"{shown}_{label}_{dose}" for label, dose in zip(table.labels, doses, strict=True)]
-    is_control = np.array([table.conditions[i].is_control for i in table.label_condition], dtype=np.int64)
+def published_obs(draft: ScreenDraft, types: pd.Categorical, doses: list[str], cell_type: str) -> pd.DataFrame:
+    """Columns of the published layout, with the screen's own labels where these were changed."""
+    table, layout = draft.labels, draft.layout
+    obs = draft.of_cells(draft.obs)
     plain = plain_frame(obs)
-    if is_changed:
+    if not layout.is_published or any(own != label for own, label in draft.mapping.items()):
         plain["condition_source"] = pd.Categorical(obs[layout.condition_key].astype(str))
-    codes = table.cell_label
-    columns: dict[str, Any] = {
-        "condition": np.asarray(table.labels, dtype=object)[codes],
-        "cell_type": types.to_numpy(),
-        "dose_val": np.asarray(doses, dtype=object)[codes],
-        "control": is_control[codes],
-        "condition_name": np.asarray(names, dtype=object)[codes],
+    is_control = np.array([table.conditions[i].is_control for i in table.label_condition], dtype=np.int64)
+    columns: dict[str, tuple[Any, np.ndarray]] = {
+        "condition": (table.labels, table.cell_label),
+        "cell_type": (types.categories, types.codes),
+        "dose_val": (doses, table.cell_label),
+        "control": (is_control, table.cell_label),
+        "condition_name": (_condition_names(cell_type, table.labels, doses), table.cell_label),
     }
-    for name, values in columns.items():
-        plain[name] = pd.Categorical(values)
+    for name, (values, codes) in columns.items():
+        number, distinct = pd.factorize(np.array(values, dtype=np.int64 if name == "control" else object), sort=True)
+        plain[name] = pd.Categorical.from_codes(number[codes], pd.Index(distinct))
     plain["condition_id"] = table.cell_condition
-    return plain, names
+    return plain

@@ -83,11 +83,16 @@ def _brought(array: Any, near: Path) -> sparse.csr_matrix:
 
 
 @contextlib.contextmanager
-def cluster(address: str) -> Iterator[Any]:
+def cluster(address: Any) -> Iterator[Any]:
     """Make the dask scheduler at an address ("tcp://host:8786") the active one; its client.
+
+    A client instead of an address is used unchanged, and stays open.
 
     ModuleNotFoundError where the package distributed is missing, ValueError or OSError where there is no scheduler.
     """
+    if not isinstance(address, str):
+        yield address
+        return
     try:
         from distributed import Client
     except ModuleNotFoundError as error:

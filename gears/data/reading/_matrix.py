@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tarfile
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,32 @@ PACKED = {
 """First bytes of compressed files, and what unpacks them."""
 RAW = "raw"
 """Layer that means ``adata.raw``, where no layer has that name."""
+
+
+@dataclass(frozen=True)
+class Annotations:
+    """What :class:`anndata.AnnData` says about N cells and G genes, without values and without names of cells.
+
+    Names would take some 70 bytes a cell, more than all else that is kept of it.
+    """
+
+    obs: pd.DataFrame  # cells are numbered; columns of numbers that no option names may be missing
+    var: pd.DataFrame
+    layers: dict[str, sparse.csr_matrix]
+    raw: None = None
+
+    @property
+    def X(self) -> sparse.csr_matrix:
+        """No values, (0, G)."""
+        return sparse.csr_matrix((0, self.n_vars), dtype=np.float32)
+
+    n_obs = property(lambda self: len(self.obs))
+    n_vars = property(lambda self: len(self.var))
+    var_names = property(lambda self: self.var.index)
+
+    def __getitem__(self, key: tuple[slice, np.ndarray]) -> Annotations:
+        """The annotations of some genes."""
+        return replace(self, var=self.var[key[1]])
 
 
 def read_screen(path: str | Path, *, backed: bool = False) -> AnnData:

@@ -83,7 +83,9 @@ def open_screen(path: str | Path, *, backed: bool = False) -> AnnData:
         return read_screen(path, backed=backed)
     if file_format == "several":
         members = members_of(path)
-        return put_together(path, members, [open_screen(member) for member in members])
+        whole = put_together(members, [open_screen(member) for member in members])
+        logger.info("%s: %s from %d files", path, count(whole.n_obs, "cell"), len(members))
+        return whole
     return {"zarr": _read_zarr, "10x-h5": _read_10x_h5, "10x-mtx": _read_10x_mtx}[file_format](path)
 
 
@@ -198,7 +200,7 @@ def _read_zarr(path: Path) -> AnnData:
     return adata
 
 
-def put_together(folder: Path, members: Sequence[Path], screens: Sequence[AnnData]) -> AnnData:
+def put_together(members: Sequence[Path], screens: Sequence[AnnData]) -> AnnData:
     """The cells of several files one after another; all must measure the same genes."""
     import anndata
 
@@ -218,9 +220,7 @@ def put_together(folder: Path, members: Sequence[Path], screens: Sequence[AnnDat
             raise ValueError(msg)
     names = [name_of(member) for member in members]
     screens = [screen[:, genes] for screen in screens]
-    whole = anndata.concat(screens, label=SOURCE, keys=names, index_unique="-", join="outer", merge="same")
-    logger.info("%s: %s from %d files", folder, count(whole.n_obs, "cell"), len(members))
-    return whole
+    return anndata.concat(screens, label=SOURCE, keys=names, index_unique="-", join="outer", merge="same")
 
 
 def _read_10x_h5(path: Path) -> AnnData:

@@ -132,8 +132,8 @@ def screen_manifest(draft: ScreenDraft, key: str) -> dict[str, Any]:
         "scale": draft.scale,
         "cell_types": sorted(map(str, draft.obs["cell_type"].cat.categories)),
         "shape": {
-            "cells": draft.matrix.shape[0],
-            "genes": draft.matrix.shape[1],
+            "cells": len(draft.cells),
+            "genes": len(draft.var),
             "conditions": len(table.conditions),
             "labels": len(table.labels),
         },

@@ -26,6 +26,7 @@ from gears.data.screen._packs import HALVES_SEED, N_HALVES, MomentPack, half_of
 from gears.files.formats import content_hash
 
 if TYPE_CHECKING:
+    from gears.data.checks._settings import SettingTable
     from gears.data.checks._survey import ScreenDraft
 
 MOST_LEAVES = 64
@@ -34,16 +35,14 @@ MOST_LEAVES = 64
 
 @dataclass
 class Leaf:
-    """Cells of consecutive blocks that stay in the screen."""
+    """Cells of consecutive blocks that stay in the screen: a few bytes of each, since all come from one place."""
 
     blocks: list[Any]
     sizes: list[int]
-    # cell, row, condition: number within the leaf, row of the pack and condition of each cell that stays, (n,)
-    cell: np.ndarray
+    # cell, row: number within the leaf, and row of the pack, of each cell that stays, (n,); None where all stay
+    cell: np.ndarray | None
     row: np.ndarray
-    condition: np.ndarray
-    half: np.ndarray  # (n,) uint8: bit r is the half of repeat r
-    is_drawn: np.ndarray  # (n,) bool: control cells of the sample
+    bits: np.ndarray  # (n,) uint8: bit r is the half of repeat r, bit N_HALVES is set for control cells of the sample
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,9 @@ class Plan:
     n_genes: int
     genes: np.ndarray | None  # columns that are genes, of those stored; None for all
     normalize: bool
-    row_batch: np.ndarray  # (R,) batch of each row
+    # row_batch, row_condition: (R,) batch and condition of each row
+    row_batch: np.ndarray
+    row_condition: np.ndarray
     is_control: np.ndarray  # (R,) bool
     centres: dict[int, Centre] | None = None  # of each batch; None in the first pass
 
@@ -79,26 +80,34 @@ def reduce_to_pack(blocks: Blocks, draft: ScreenDraft, *, workers: int = 1, on_d
     """The pack of a checked screen, whose draft holds annotations and no values."""
     table = draft.settings
     assert table is not None
-    n_conditions = len(table.conditions)
-    key_N = table.cell_batch.astype(np.int64) * n_conditions + table.cell_condition
-    keys, row_N = np.unique(key_N, return_inverse=True)
-    row_batch, row_condition = np.divmod(keys, n_conditions)
+    row_batch, row_condition, row_N = _rows(table)
     is_control_C = np.array([one.is_control for one in table.conditions])
-    controls = np.flatnonzero(is_control_C)
-    groups = [np.flatnonzero(table.cell_condition == one) for one in controls]
+    groups = [np.flatnonzero(row_condition[row_N] == one) for one in np.flatnonzero(is_control_C)]
     drawn = np.concatenate(drawn_rows(groups, len(draft.var)))
-    is_drawn_N = np.zeros(len(row_N), dtype=bool)
-    is_drawn_N[drawn] = True
-    half_N = _half_bits(table.cell_condition)
-    leaves = list(_leaves(blocks, draft.cells, row_N, table.cell_condition, half_N, is_drawn_N))
-    is_gene_G = other_features(blocks.adata.var)[1] == ""
+    del groups
+    bits_N = _half_bits(table.cell_condition)
+    bits_N[drawn] |= 1 << N_HALVES
+    leaves = list(_leaves(blocks, draft.cells, row_N, bits_N))
+    del row_N, bits_N
+    is_gene_G = other_features(blocks.annotations.var)[1] == ""
     genes = None if is_gene_G.all() else np.flatnonzero(is_gene_G)
-    plan = Plan(len(draft.var), genes, draft.options.normalize, row_batch, is_control_C[row_condition])
+    plan = Plan(len(draft.var), genes, draft.options.normalize, row_batch, row_condition, is_control_C[row_condition])
     run = partial(_run, workers=workers, on_dask=on_dask or blocks.on_dask)
     first = run("reading control cells", leaves, plan)
     centres = {int(row_batch[row]): first.moments.centre_on(at) for at, row in enumerate(first.rows.tolist())}
     whole = run("reading cells", leaves, replace(plan, centres=centres))
     return _pack(draft, whole, first, row_condition, row_batch, drawn)
+
+
+def _rows(table: SettingTable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Batch and condition of each row of the pack, (R,), those with cells, and the row of each cell, (N,)."""
+    n_conditions = len(table.conditions)
+    key_N = table.cell_batch * np.int64(n_conditions) + table.cell_condition
+    is_there = np.zeros(len(table.batches) * n_conditions, dtype=bool)
+    is_there[key_N] = True
+    keys = np.flatnonzero(is_there)
+    row_of_key = np.cumsum(is_there, dtype=np.min_scalar_type(len(keys))) - 1
+    return *np.divmod(keys, n_conditions), row_of_key[key_N]
 
 
 def _half_bits(condition_N: np.ndarray) -> np.ndarray:
@@ -111,7 +120,7 @@ def _half_bits(condition_N: np.ndarray) -> np.ndarray:
     return bits_N
 
 
-def _leaves(blocks: Blocks, cells: np.ndarray, *columns: np.ndarray) -> Iterator[Leaf]:
+def _leaves(blocks: Blocks, cells: np.ndarray, row_N: np.ndarray, bits_N: np.ndarray) -> Iterator[Leaf]:
     """Runs of consecutive blocks with what belongs to their cells; `cells` that stay ascend."""
     starts = np.concatenate(([0], np.cumsum(blocks.sizes)))
     # dask holds the blocks of a leaf together: one in each
@@ -119,10 +128,9 @@ def _leaves(blocks: Blocks, cells: np.ndarray, *columns: np.ndarray) -> Iterator
     for numbers in np.array_split(np.arange(len(blocks.blocks)), n_leaves):
         first, last = int(numbers[0]), int(numbers[-1]) + 1
         low, high = np.searchsorted(cells, [starts[first], starts[last]])
-        own = [column[low:high] for column in columns]
-        own[:2] = [column.astype(np.int32) for column in own[:2]]
-        cell = (cells[low:high] - starts[first]).astype(np.int32)
-        yield Leaf(blocks.blocks[first:last], blocks.sizes[first:last], cell, *own)
+        is_whole = high - low == starts[last] - starts[first]
+        cell = None if is_whole else (cells[low:high] - starts[first]).astype(np.int32)
+        yield Leaf(blocks.blocks[first:last], blocks.sizes[first:last], cell, row_N[low:high], bits_N[low:high])
 
 
 def _run(what: str, leaves: list[Leaf], plan: Plan, *, workers: int, on_dask: bool) -> Part:
@@ -157,26 +165,26 @@ def reduced_leaf(leaf: Leaf, plan: Plan, blocks: list[Any] | None = None) -> Par
     """The part of a leaf (of `blocks` that dask has made): in the first pass control cells alone, and their sample."""
     is_first = plan.centres is None
     used = plan.is_control[leaf.row] if is_first else np.ones(len(leaf.row), dtype=bool)
-    rows, conditions = np.unique(leaf.row[used]), np.unique(leaf.condition[: 0 if is_first else None])
+    rows, conditions = np.unique(leaf.row[used]), np.unique(plan.row_condition[leaf.row[: 0 if is_first else None]])
+    cell = np.arange(sum(leaf.sizes)) if leaf.cell is None else leaf.cell
     nothing = (np.zeros(0), np.zeros(0))
     moments = ConditionMoments(len(rows), plan.n_genes, None if is_first else nothing)
     halves = np.zeros((0 if is_first else N_HALVES, len(conditions), plan.n_genes))
     drawn, lowest, start = [sparse.csr_matrix((0, plan.n_genes), dtype=np.float32)], 0.0, 0
     for block, size in zip(leaf.blocks if blocks is None else blocks, leaf.sizes, strict=True):
-        low, high = np.searchsorted(leaf.cell, [start, start + size])
-        own = slice(low, high)
-        values = _used_values(block, leaf.cell[own] - start, plan)
+        own = slice(*np.searchsorted(cell, [start, start + size]))
+        values = _used_values(block, cell[own] - start, plan)
         start += size
         lowest = min(lowest, float(values.data.min(initial=0.0)))
         kept = np.flatnonzero(used[own])
         _add(moments, values, kept, np.searchsorted(rows, leaf.row[own]), rows, plan)
         if is_first:
-            drawn.append(values[np.flatnonzero(leaf.is_drawn[own])])
+            drawn.append(values[np.flatnonzero(leaf.bits[own] >> N_HALVES)])
             continue
-        at = np.searchsorted(conditions, leaf.condition[own])
+        at = np.searchsorted(conditions, plan.row_condition[leaf.row[own]])
         wide = values.astype(np.float64)
         for repeat in range(N_HALVES):
-            in_first = np.flatnonzero((leaf.half[own] >> repeat) & 1 == 0)
+            in_first = np.flatnonzero((leaf.bits[own] >> repeat) & 1 == 0)
             ones = np.ones(len(in_first)), (at[in_first], in_first)
             halves[repeat] += (sparse.csr_matrix(ones, shape=(len(conditions), len(at))) @ wide).toarray()
     return Part(rows, moments, conditions, halves, lowest, sparse.vstack(drawn, format="csr"))

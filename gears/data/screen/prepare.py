@@ -145,8 +145,8 @@ def reduced(
     `source`: an AnnData (in memory, backed or with dask arrays), or a file or folder. Values are judged by some cells.
     `near`: a folder for temporary files. `on_dask`: reduce on the active dask scheduler, not here.
     """
-    blocks = blocks_of(source, settings.layer, near)
-    draft = check_screen(blocks.adata, settings, is_gene=is_gene, sample=blocks.some())
+    blocks = blocks_of(source, settings, near)
+    draft = check_screen(blocks.annotations, settings, is_gene=is_gene, sample=blocks.some())
     residuals = [name for name in ("max_residual", "max_cell_residual") if getattr(settings, name) is not None]
     remedy = "prepare the screen with its cells and call write_moments"
     draft = draft.found(check("residuals", residuals, f"{' and '.join(residuals)} compare cells first", remedy))
