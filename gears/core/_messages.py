@@ -17,7 +17,7 @@ def shorten(values: Iterable[object], limit: int = 8) -> str:
     >>> shorten(["A", "B", "C"], limit=2)
     'A, B and 1 more'
     """
-    names = [_cut(str(value)) for value in values]
+    names = list(map(_cut, map(str, values)))
     if len(names) <= limit:
         return ", ".join(names)
     return f"{', '.join(names[:limit])} and {len(names) - limit} more"

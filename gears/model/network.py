@@ -210,9 +210,9 @@ class GEARSNetwork(nn.Module):
         """Give parameters without an effect in training a gradient of zero."""
         if not torch.is_grad_enabled():
             return
-        shifts = [self.get_parameter(name) for name in self._shifts]
+        shifts = list(map(self.get_parameter, self._shifts))
         if not self._zeros or self._zeros[0].device != shifts[0].device or self._zeros[0].dtype != shifts[0].dtype:
-            self._zeros = [torch.zeros_like(parameter) for parameter in shifts]
+            self._zeros = list(map(torch.zeros_like, shifts))
         for parameter, zero in zip(shifts, self._zeros, strict=True):
             if parameter.grad is None:
                 parameter.grad = zero

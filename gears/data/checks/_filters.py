@@ -90,7 +90,7 @@ def wrong_guide_counts(obs: pd.DataFrame, key: str, n_genes_N: np.ndarray) -> tu
 def small_conditions(table: LabelTable, min_cells: int | None) -> tuple[np.ndarray, list[Dropped], list[Finding]]:
     """Cells of perturbed conditions with fewer than `min_cells` cells."""
     counts = table.counts()
-    perturbed = np.array([not condition.is_control for condition in table.conditions])
+    perturbed = ~table.is_control
     small = (counts < (min_cells or 0)) & perturbed
     if not small.any():
         return np.zeros(len(table.cell_label), dtype=bool), [], []

@@ -64,6 +64,11 @@ class LabelTable:
         """Condition of each cell, (N,) int32."""
         return self.label_condition.astype(np.int32)[self.cell_label]
 
+    @property
+    def is_control(self) -> np.ndarray:
+        """Whether a condition is the control, (C,) bool."""
+        return np.array([condition.is_control for condition in self.conditions])
+
     def counts(self) -> np.ndarray:
         """Cells per condition, (C,)."""
         return np.bincount(self.cell_condition, minlength=len(self.conditions))
@@ -85,7 +90,7 @@ def by_text(values: pd.Series) -> pd.Categorical:
 
 def renamed_labels(labels: pd.Series, names: Mapping[object, object]) -> pd.Series:
     """Labels, :func:`by_first`, by other names, which several may share."""
-    number, distinct = pd.factorize(np.array([names[label] for label in labels.cat.categories], dtype=object))
+    number, distinct = pd.factorize(np.array([*map(names.__getitem__, labels.cat.categories)], dtype=object))
     codes = np.append(number, -1)[labels.cat.codes]  # -1 where the label is missing
     return pd.Series(pd.Categorical.from_codes(codes, pd.Index(distinct, dtype=object)), index=labels.index)
 
@@ -358,7 +363,7 @@ def unknown_gene_findings(
     shown = shorten(sorted(set(strange.values())))
     what = f"{count(len(strange), 'label')} with a token that is neither a measured nor an annotated gene: {shown}"
     remedies = {
-        "refuse": "unknown_labels='keep' takes them for genes, unknown_labels='drop' excludes them,  "
+        "refuse": "unknown_labels='keep' takes them for genes, unknown_labels='drop' excludes them, "
         "ctrl_label= names a control",
         "isolated": "taken for genes of which nothing else is known; unknown_labels='drop' leaves these labels out",
         "keep": "taken for genes, as requested",

@@ -52,7 +52,7 @@ def setting_table(obs: pd.DataFrame, table: LabelTable, options: ProcessingOptio
     if not is_divided(options):
         return SettingTable(**vars(table), batches=batches, cell_batch=cell_batch)
     context_N, contexts = _coded(obs, [options.context_key] if options.context_key else [])
-    is_control = np.array([condition.is_control for condition in table.conditions])[table.cell_condition]
+    is_control = table.is_control[table.cell_condition]
     kind_N, kinds = _kinds(obs, is_control, options.perturbation_type_key)
     key_N = (table.cell_label.astype(np.int64) * len(contexts) + context_N) * (len(kinds) + 1) + kind_N + 1
     codes, distinct = pd.factorize(key_N)

@@ -381,7 +381,7 @@ def exclude_marked_cells(draft: ScreenDraft) -> ScreenDraft:
             emptied = sorted(set(draft.labels.labels) - set(draft.labels.part(~lost).labels))
             why = f"obs[{key!r}] {reason}"
             draft = draft.without(lost, Dropped(name, int(lost.sum()), len(emptied), why, tuple(emptied)))
-    left = {condition.is_control for condition in draft.labels.conditions}
+    left = set(draft.labels.is_control.tolist())
     return draft.found(
         Finding("filtered-away", f"the filters leave {what}", "loosen them", draft.n_cells)
         for is_control, what in ((True, "no control cell"), (False, "no perturbed cell"))
@@ -396,8 +396,7 @@ def divide(draft: ScreenDraft) -> ScreenDraft:
     draft = draft.found(_settings.small_condition_findings(table, MIN_CELLS_DE, with_de=with_de))
     obs, types = draft.of_cells(draft.obs), draft.of_cells(draft.cell_types)
     columns = obs.assign(cell_type=types)
-    is_control = np.array([condition.is_control for condition in table.conditions])
-    draft = draft.found(_settings.column_findings(columns, options, is_control[table.cell_condition]))
+    draft = draft.found(_settings.column_findings(columns, options, table.is_control[table.cell_condition]))
     if not draft.ok:
         return draft
     settings = _settings.setting_table(columns, table, options)
@@ -411,10 +410,11 @@ def publish(draft: ScreenDraft) -> ScreenDraft:
     """Values and annotations of the cells that stay, in the published layout."""
     types, matrix = by_text(draft.of_cells(draft.cell_types)), draft.matrix
     names = types.categories.tolist()
-    shown = POOLED if len(names) > 1 else names[0]
-    doses = ["+".join("1" * len(split_label(label))) for label in draft.labels.labels]
+    shown, labels = POOLED if len(names) > 1 else names[0], draft.labels.labels
+    doses = ["+".join("1" * len(split_label(label))) for label in labels]
+    condition_names = [f"{shown}_{label}_{dose}" for label, dose in zip(labels, doses, strict=True)]
     if draft.has_values:
-        obs = published_obs(draft, types, doses, shown)
+        obs = published_obs(draft, types, doses, condition_names)
         matrix = matrix if len(draft.cells) == draft.n_cells else as_csr(matrix[draft.cells])
     else:  # annotations of cells are written nowhere
         obs = pd.DataFrame({"cell_type": types})
@@ -423,13 +423,9 @@ def publish(draft: ScreenDraft) -> ScreenDraft:
         matrix=matrix,
         obs=obs,
         var=plain_frame(draft.var.assign(gene_name=draft.gene_names.to_numpy())),
-        condition_names=_condition_names(shown, draft.labels.labels, doses),
+        condition_names=condition_names,
         has_negative=any(bool((piece < 0).any()) for piece in pieces(matrix.data)),
     )
-
-
-def _condition_names(cell_type: str, labels: list[str], doses: list[str]) -> list[str]:
-    return [f"{cell_type}_{label}_{dose}" for label, dose in zip(labels, doses, strict=True)]
 
 
 def plain_frame(frame: pd.DataFrame) -> pd.DataFrame:
@@ -458,20 +454,22 @@ def _is_plain(dtype: Any) -> bool:
     return isinstance(dtype, np.dtype) and dtype.kind in "biuf"
 
 
-def published_obs(draft: ScreenDraft, types: pd.Categorical, doses: list[str], cell_type: str) -> pd.DataFrame:
+def published_obs(
+    draft: ScreenDraft, types: pd.Categorical, doses: list[str], condition_names: list[str]
+) -> pd.DataFrame:
     """Columns of the published layout, with the screen's own labels where these were changed."""
     table, layout = draft.labels, draft.layout
     obs = draft.of_cells(draft.obs)
     plain = plain_frame(obs)
-    if not layout.is_published or any(own != label for own, label in draft.mapping.items()):
+    if not layout.is_published or [*draft.mapping] != [*draft.mapping.values()]:
         plain["condition_source"] = pd.Categorical(obs[layout.condition_key].astype(str))
-    is_control = np.array([table.conditions[i].is_control for i in table.label_condition], dtype=np.int64)
+    is_control = table.is_control.astype(np.int64)[table.label_condition]
     columns: dict[str, tuple[Any, np.ndarray]] = {
         "condition": (table.labels, table.cell_label),
         "cell_type": (types.categories, types.codes),
         "dose_val": (doses, table.cell_label),
         "control": (is_control, table.cell_label),
-        "condition_name": (_condition_names(cell_type, table.labels, doses), table.cell_label),
+        "condition_name": (condition_names, table.cell_label),
     }
     for name, (values, codes) in columns.items():
         number, distinct = pd.factorize(np.array(values, dtype=np.int64 if name == "control" else object), sort=True)

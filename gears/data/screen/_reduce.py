@@ -81,7 +81,7 @@ def reduce_to_pack(blocks: Blocks, draft: ScreenDraft, *, workers: int = 1, on_d
     table = draft.settings
     assert table is not None
     row_batch, row_condition, row_N = _rows(table)
-    is_control_C = np.array([one.is_control for one in table.conditions])
+    is_control_C = table.is_control
     groups = [np.flatnonzero(row_condition[row_N] == one) for one in np.flatnonzero(is_control_C)]
     drawn = np.concatenate(drawn_rows(groups, len(draft.var)))
     del groups
