@@ -89,7 +89,7 @@ def one_fold(data: PertData, truth: SimulatedTruth | None) -> pd.DataFrame:
     expressed = np.flatnonzero(variance_G)  # every interval holds the 0 of a gene that no cell expresses
     noise_UG = variance_G / statistics.n[rows, None]
     predicted = predictions.expression_UG[:, expressed], predictions.sd[:, expressed]
-    measured = {"true_UG": measured_UG[:, expressed], "true_variance": noise_UG[:, expressed]}
+    measured = {"true": measured_UG[:, expressed], "true_variance": noise_UG[:, expressed]}
     table = calibration_by_condition(*predicted, **measured)
     constant_UG = np.tile(constant_sd(data, variance_G)[expressed], (len(test), 1))
     constant = calibration_by_condition(predicted[0], constant_UG, **measured)

@@ -209,8 +209,9 @@ def test_values_stay_within_their_bounds(seed):
     low, high = np.array([METRICS[name].bounds for name in PER_CONDITION]).T
     undefined = np.isnan(values)
     assert (undefined | ((values >= low) & (values <= high))).all()
-    # recall is of conditions with hits; a direction of those with changed genes
-    assert not undefined[:, ["recall" not in name and "changed" not in name for name in PER_CONDITION]].any()
+    # recall is of conditions with hits; a direction and a precision of those with changed genes
+    of_changed = ("recall", "changed", "average_precision")
+    assert not undefined[:, [not any(part in name for part in of_changed) for name in PER_CONDITION]].any()
 
 
 def test_summary_averages_conditions_and_counts_the_undefined():

@@ -279,7 +279,7 @@ NETWORK = SimulationOptions(n_genes=300, n_singles=60, n_pairs=80, network_degre
 
 @pytest.fixture(scope="module")
 def network_truth():
-    return Simulation(NETWORK).network_truth
+    return Simulation(NETWORK).truth
 
 
 def spread(found) -> np.ndarray:
@@ -296,7 +296,7 @@ def test_perturbed_genes_are_held_and_weak_regulation_is_not_passed_on(network_t
     effect_PG = spread(network_truth)
     assert 0.1 < (effect_PG == 0).mean() < 0.9
     assert np.abs(effect_PG).max() < 2 * NETWORK.effect_size
-    weak = Simulation(SimulationOptions.of(NETWORK, {"target_effect": -0.05})).network_truth
+    weak = Simulation(SimulationOptions.of(NETWORK, {"target_effect": -0.05})).truth
     assert not spread(weak).any()
 
 
