@@ -9,6 +9,7 @@ import anndata
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from anndata import AnnData
 from driving import pert_data_of
 from scipy import sparse
@@ -72,13 +73,16 @@ def test_normalize_equals_scanpy(toy_adata, tmp_path):
     counts = toy_adata.X.copy()
     counts.data = np.rint(np.expm1(counts.data))
     toy_adata.layers["counts"] = counts
+    threads = torch.get_num_threads()
     from_layer = prepare_screen(toy_adata, tmp_path / "a", normalize=True, layer="counts")
+    assert torch.get_num_threads() == threads
     toy_adata.X = counts.copy()
     from_x = prepare_screen(toy_adata, tmp_path / "b", normalize=True)
     np.testing.assert_array_equal(toy_adata.X.data, counts.data)
     expected = toy_adata.copy()
     scanpy.pp.normalize_total(expected, target_sum=1e4)
     scanpy.pp.log1p(expected)
+    torch.set_num_threads(threads)  # scanpy's compiled functions leave theirs, which slows small trainings down
     for screen in (from_layer, from_x):
         np.testing.assert_allclose(screen.cells.csr().toarray(), expected.X.toarray(), rtol=1e-6)
 
