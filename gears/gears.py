@@ -26,7 +26,7 @@ from gears.distributed._devices import DeviceLike, model_device
 from gears.distributed._gpus import GpuIds
 from gears.distributed._group import joined
 from gears.distributed._log import shown
-from gears.distributed._world import World, current_world, is_running
+from gears.distributed._world import Ranks, World, current_world, is_running
 from gears.evaluation.interactions import predict_interaction
 from gears.evaluation.verdict import closing_sentence, short_table, verdict_table
 from gears.model._card import write_card
@@ -260,7 +260,8 @@ class GEARS(Shown):
         if self.weight_bias_track:
             wandb = tracked(options.loggers, options.project or self.proj_name, options.name or self.exp_name)
             train_options = dataclasses.replace(train_options, **wandb)
-        with shown(train_options.verbose), reserved(train_options, parts, self.rank):
+        ranks = Ranks.current() if options.distributed else None  # before this process joins the others
+        with shown(train_options.verbose), reserved(train_options, parts, ranks.rank if ranks else self.rank):
             seconds = Seconds()
             with joined(pert_data, self.device, options.distributed) as worker:
                 if options.distributed:
@@ -659,7 +660,7 @@ class GEARS(Shown):
     def tunable_parameters(self) -> dict[str, str]:
         """Options of :meth:`model_initialize`, each with its meaning and default."""
         fields = dataclasses.fields(ModelConfig)
-        return {field.name: f"{field.metadata['help']} Default {field.default}." for field in fields}
+        return {field.name: f"{field.metadata['help']}. Default {field.default}." for field in fields}
 
 
 class HasGears(Protocol):

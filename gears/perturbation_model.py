@@ -128,6 +128,11 @@ class PerturbationModel(Shown):
         """Whether the model was trained or loaded."""
         return self.gears.is_trained
 
+    @property
+    def pert_list(self) -> list[str]:
+        """Genes that can be perturbed."""
+        return self.gears.pert_list
+
     @takes(TrainCall)
     def train(self, options: TrainCall) -> TrainResult:
         """Train; see :meth:`gears.GEARS.train`. The result shows the scores of the held-out test conditions."""

@@ -211,7 +211,8 @@ class Scorer:
         threshold = plain_number(threshold)
         if not is_number(threshold) or threshold == 0 or (readout is None and threshold < 0):
             wanted = "above 0" if readout is None else "other than 0: above it for a rise, below it for a fall"
-            msg = f"threshold is {brief(threshold)}; expected a change of log expression {wanted}"
+            what = "a readout needs threshold=" if threshold is None else f"threshold is {brief(threshold)}"
+            msg = f"{what}; expected a change of log expression {wanted}"
             raise ValueError(msg)
         if readout is None:
             return cls(None, threshold**2, True)

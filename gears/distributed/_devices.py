@@ -166,8 +166,8 @@ def _chosen_gpus(n_gpus: int | None, gpu_ids: Sequence[int], visible: int) -> tu
 def _without_gpus(n_gpus: int | None, *, enabled: bool) -> tuple[str, ...]:
     """One CPU process, with a warning; raises if GPUs or several workers were requested."""
     if enabled or (n_gpus or 1) > 1:
-        request = "device='cuda'" if enabled else f"n_gpus={n_gpus}"
-        msg = f"{request} was requested but no GPU is visible; use device='cpu' (with n_gpus=N for N CPU processes)"
+        request = "device='cuda' was" if enabled else f"{n_gpus} workers were"
+        msg = f"{request} requested but no GPU is visible; device='cpu' with the same number takes CPU processes"
         raise ValueError(msg)
     logger.warning("no GPU is visible: training in one CPU process (device='cpu', n_gpus=N takes N of them)")
     return ("cpu",)

@@ -132,8 +132,15 @@ class Ensemble:
         return f"Ensemble({len(self)} models, {len(self.gene_list)} genes)"
 
     @classmethod
-    def load(cls, members: Iterable[str | Path | RunOutcome], device: str | torch.device | None = None) -> Ensemble:
-        """Load the models of saved folders or of the outcomes of :func:`gears.train_many` (without failed runs)."""
+    def load(
+        cls, members: str | Path | Iterable[str | Path | RunOutcome], device: str | torch.device | None = None
+    ) -> Ensemble:
+        """Load the models of saved folders or of the outcomes of :func:`gears.train_many` (without failed runs).
+
+        A single path is the `folder` of :meth:`train`.
+        """
+        if isinstance(members, str | Path):
+            members = sorted(Path(members).glob("seed-*[0-9]"))
         succeeded = [member for member in members if not isinstance(member, RunOutcome) or member.ok]
         paths = [member.save_path if isinstance(member, RunOutcome) else member for member in succeeded]
         return cls([GEARS.from_pretrained(path, device=device) for path in paths])

@@ -230,7 +230,7 @@ class Fit:
         if validation.n_conditions < FEWEST_CONDITIONS:
             use = "predicts cell_sd only" if self.parts.config.uncertainty else "has no effect"
             conditions = count(validation.n_conditions, "validation condition")
-            self._log(f"GEARS network {use}: {conditions}; give {FEWEST_CONDITIONS}, or prior=None")
+            self._log(f"GEARS network {use} with {conditions}: give {FEWEST_CONDITIONS}, omit epochs, or prior=None")
         return None
 
     def _run(self, network: GEARSNetwork, fitted: FittedPrior | None, validation: Validation) -> Run:

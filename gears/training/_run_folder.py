@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gears.core._messages import shorten
+from gears.core._messages import count, shorten
 from gears.files._atomic import check_no_writer, clean_leftovers, only_writer
 from gears.files._paths import link_target, user_path
 from gears.files.formats import content_hash, write_tensors
@@ -126,7 +126,8 @@ class RunFolder:
         goes_on = progress.epoch < options.epochs  # else the run is complete, whatever its patience
         progress.finished = goes_on and rule is not None and progress.epochs_without_success >= rule.patience
         progress.stopped_because = rule.reason if rule is not None and progress.finished else None
-        logger.info("continuing the run in %s after epoch %d", self.path, progress.epoch)
+        steps = f" and {count(progress.step, 'step')} of the next" if progress.step else ""
+        logger.info("continuing the run in %s after epoch %d%s", self.path, progress.epoch, steps)
         if planned not in (None, options.epochs) and options.schedule in ("cosine", "one-cycle"):
             logger.warning(
                 "the run was planned for %s epochs, now for %s: the learning rate of schedule=%r follows the new "

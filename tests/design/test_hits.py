@@ -89,7 +89,7 @@ def test_by_default_a_hit_is_larger_than_half_of_the_fitted_conditions(model):
     table = hits(model)
     assert table.attrs["threshold"] == pytest.approx(np.median(np.sqrt(changes.mean_square()[0])))
     pd.testing.assert_frame_equal(table, hits(model, threshold=table.attrs["threshold"]))
-    with pytest.raises(ValueError, match="threshold is None; expected a change of log expression other than 0"):
+    with pytest.raises(ValueError, match="a readout needs threshold=; expected a change of log"):
         hits(model, readout=model.gene_list[5])
 
 

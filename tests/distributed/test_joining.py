@@ -31,7 +31,7 @@ OPTIONS = {"prior": None, "epochs": 2, "objective": "cells", "dtype": "float64",
 def training(folder: Path) -> tuple[GEARS, bool, int]:
     pert_data = prepared(folder, 12)
     model = network_of(pert_data)
-    result = model.train(distributed=True, **OPTIONS)
+    result = model.train(distributed=True, save_path=folder / "run", **OPTIONS)
     return model, result.table is not None, pert_data.dataloader["train_loader"].sampler.rank
 
 

@@ -254,7 +254,7 @@ def test_it_is_trained_on_request_and_has_weight_0(few, asked, caplog):
     assert result.history
     assert result.network_weight == 0
     effect = "predicts cell_sd only" if uncertainty else "has no effect"
-    line = f"GEARS network {effect}: 4 validation conditions; give 5, or prior=None"
+    line = f"GEARS network {effect} with 4 validation conditions: give 5, omit epochs, or prior=None"
     assert caplog.messages.count(line) == 1
     started = next(row for row, text in enumerate(caplog.messages) if text.startswith("GEARS network: "))
     assert caplog.messages.index(line) < started

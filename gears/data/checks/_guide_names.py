@@ -186,7 +186,8 @@ def _published(
         _settle(guides, targeting, reader)
         shown = _readings(guides, certain, layout, reader)
         what = f"obs[{key!r}] holds names of guides, read as the genes that they target: {shown} "
-        what += f"({count(len(genes), 'guide')}, {count(len({genes[guide] for guide in certain}), 'gene')})"
+        n_genes = len({genes[guide] for guide in targeting})
+        what += f"({count(len(genes), 'guide')}, {count(n_genes, 'gene')})"
         remedy = f"guide_key={key!r} confirms this; guide_targets= or guide_pattern= reads them in another way"
         return _labels(guides, layout, reader, check("guides", certain, what, remedy, "warning"))
     if not is_most:  # a phase beside few genes is asked about as a word

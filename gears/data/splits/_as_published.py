@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gears.conditions import Condition
-from gears.core._messages import nearest, shorten, suggestion
+from gears.core._messages import count, nearest, shorten, suggestion
 from gears.data.splits._registry import Draw, Labels, SplitOptions, check_parts, names_from, register_split
 from gears.data.splits._split import PARTS, subgroup_name
 
@@ -312,7 +312,7 @@ def _part(labels: Labels, part: str, names: Any, home: dict[Condition, tuple[str
         chosen += same_condition
     problems = []
     if unknown:
-        problems.append(f"{part!r} names {len(unknown)} conditions that the screen lacks: {shorten(unknown)}")
+        problems.append(f"{part!r} names {count(len(unknown), 'condition')} that the screen lacks: {shorten(unknown)}")
     if twice:
         problems.append(f"{part!r} shares {len(twice)} conditions with another part: {shorten(twice)}")
     return labels.ordered(chosen), problems

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gears.conditions import CONTROL_LABEL, Condition, conditions_of
-from gears.core._messages import html_of, shorten, unknown_name
+from gears.core._messages import count, html_of, shorten, unknown_name
 from gears.files._paths import check_output, reading, user_path
 from gears.files.formats import content_hash, read_json, write_json
 
@@ -107,8 +107,9 @@ class Split:
         if unknown := [
             label for names in (*self.parts.values(), self.excluded) for label in names if label not in known
         ]:
+            labels = count(len(unknown), "label")
             msg = (
-                f"the split {self.name!r} names {len(unknown)} labels that the screen lacks ({shorten(unknown)}); "
+                f"the split {self.name!r} names {labels} that the screen lacks ({shorten(unknown)}); "
                 "it was made for another screen: draw it again, or give its parts with split='custom'"
             )
             raise ValueError(msg)
