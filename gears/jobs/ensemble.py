@@ -140,7 +140,10 @@ class Ensemble:
         A single path is the `folder` of :meth:`train`.
         """
         if isinstance(members, str | Path):
-            members = sorted(Path(members).glob("seed-*[0-9]"))
+            folder, members = Path(members), sorted(Path(members).glob("seed-*[0-9]"))
+            if not members:
+                msg = f"{folder} holds no models of Ensemble.train (seed-1, seed-2, ...); list the models' folders"
+                raise FileNotFoundError(msg)
         succeeded = [member for member in members if not isinstance(member, RunOutcome) or member.ok]
         paths = [member.save_path if isinstance(member, RunOutcome) else member for member in succeeded]
         return cls([GEARS.from_pretrained(path, device=device) for path in paths])

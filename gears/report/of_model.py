@@ -185,7 +185,7 @@ def _table_of_folds(pert_data: PertData, parts: ModelParts, options: EvaluateCal
     ]
     table.attrs["advice"] = [
         f"{n_test}: too few, so priors fitted in folds predict all {len(conditions)}{head}",
-        "folds that hold out what the split does: model.cross_validate()",
+        "stricter, held out as in the split: model.cross_validate()",
     ]
     return table
 

@@ -107,6 +107,8 @@ def test_an_ensemble_predicts_mean_and_spread(outcomes: list[RunOutcome]) -> Non
     assert predicted.to_frame("spread").iloc[0].to_numpy() == pytest.approx(apart[0])
     assert (predicted.n_models, len(predicted), len(predicted.gene_names)) == (2, 2, 60)
     assert ensemble.predict(gene)[gene] == pytest.approx(predicted[gene])
+    with pytest.raises(FileNotFoundError, match="holds no models of"):
+        Ensemble.load(Path(outcomes[0].save_path))
     again = Ensemble.load(Path(outcomes[0].save_path).parent, device="cpu").predict(gene)
     np.testing.assert_array_equal(again[gene], ensemble.predict(gene)[gene])
 

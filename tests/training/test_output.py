@@ -91,7 +91,7 @@ def test_the_closing_table_says_how_many_and_a_notebook_shows_columns(few):
     lines = str(few[1]).splitlines()
     assert "22 in 5 folds" in lines[0]
     assert "3 test conditions: too few, so priors fitted in folds predict all 22" in lines
-    assert "folds that hold out what the split does: model.cross_validate()" in lines
+    assert "stricter, held out as in the split: model.cross_validate()" in lines
     text = few[1]._repr_html_()
     tables = re.findall(r"<table.*?</table>", text, flags=re.DOTALL)
     assert len(tables) == 1
