@@ -7,13 +7,12 @@ ends with the worker.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -58,24 +57,30 @@ def _train(work: bytes) -> tuple[str, Any, tuple[str, str] | None]:
 
     Runs on a worker of dask.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "work").write_bytes(work)
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        command = [sys.executable, "-c", PROGRAM, folder, str(os.getpid())]
-        code = subprocess.run(command, env=environment, check=False).returncode
-        answer = Path(folder) / "answer"
-        if not answer.is_file():
-            msg = f"its process ended with exit code {code}; see the log of the dask worker"
-            raise RuntimeError(msg)
-        outcome: tuple[str, Any, tuple[str, str] | None] = cloudpickle.loads(answer.read_bytes())
-        return outcome
+    reading, writing = os.pipe()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-c", PROGRAM, str(writing), str(os.getpid())]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, pass_fds=(writing,)) as process:
+        os.close(writing)
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it ended before it read
+            process.stdin.write(work)
+            process.stdin.close()
+        with os.fdopen(reading, "rb") as pipe:
+            answer = pipe.read()
+    if not answer:
+        msg = f"its process ended with exit code {process.returncode}; see the log of the dask worker"
+        raise RuntimeError(msg)
+    outcome: tuple[str, Any, tuple[str, str] | None] = cloudpickle.loads(answer)
+    return outcome
 
 
-def train_one(train_many: Callable[..., Any], folder: str, parent: str) -> None:
-    """Train the configuration that lies in a folder, and leave the outcome there."""
+def train_one(train_many: Callable[..., Any], writing: str, parent: str) -> None:
+    """Train the configuration that comes through the standard input, and write the outcome to a pipe."""
     die_with_parent(int(parent))
-    config, options = cloudpickle.loads((Path(folder) / "work").read_bytes())
+    config, options = cloudpickle.loads(sys.stdin.buffer.read())
     (run,) = train_many([config], n_at_once=1, **options)
     failed = None if run.error is None else (str(run.error), run.error.details)
     value = None if run.result is None else vars(run.result)
-    (Path(folder) / "answer").write_bytes(cloudpickle.dumps((run.device, value, failed)))
+    with os.fdopen(int(writing), "wb") as pipe:
+        pipe.write(cloudpickle.dumps((run.device, value, failed)))

@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "gears").rglob("*.py"))
-OWN_PROCESSES = {f"gears/distributed/_{name}.py" for name in ("launch", "worker")}
+OWN_PROCESSES = {"gears/distributed/_launch.py", "gears/jobs/_on_dask.py"}
 """Where cloudpickle travels between a process and the children it started itself, through an inherited pipe."""
 REFUSED = {
     "pickle": "load loads Unpickler",
