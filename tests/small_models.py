@@ -3,14 +3,9 @@
 from pathlib import Path
 from typing import Any
 
+from driving import gears_of as network_of
+
 from gears import GEARS, PertData
-
-
-def network_of(data: PertData, **network: Any) -> GEARS:
-    """A network of 8 hidden values, not trained."""
-    model = GEARS(data, device="cpu")
-    model.model_initialize(**{"hidden_size": 8} | network)
-    return model
 
 
 def trained_on(data: PertData, seed: int = 1, **training: Any) -> GEARS:
