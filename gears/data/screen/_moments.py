@@ -215,7 +215,6 @@ def moment_blocks(
     *,
     control_id: int | None = None,
     most_values: int | None = None,
-    chunk_values: int = CHUNK_VALUES,
     workers: int = 1,
 ) -> Iterator[ConditionMoments]:
     """The moments of consecutive conditions, block by block: the same for any blocks, chunks and processes.
@@ -224,7 +223,6 @@ def moment_blocks(
     `condition_ids`, `n_conditions`: condition of each cell, (N,), from 0 to C - 1.
     `control_id`: count cells above and below this condition's mean, found by a pass over its cells first.
     `most_values`: conditions x genes of a block, which has at least one condition; None: one block of all.
-    `chunk_values`: stored values that one chunk may hold.
     `workers`: processes that share the cells (newly started; a script needs a ``if __name__ == "__main__":`` guard).
     """
     source, ids = cells if isinstance(cells, CellMatrix) else MemoryRows(cells), np.asarray(condition_ids)
@@ -233,7 +231,7 @@ def moment_blocks(
     def moments_of(first: int, number: int, centre: Centre | None) -> ConditionMoments:
         """By this process, or by those of the pool."""
         rows, own_ids = np.flatnonzero((ids >= first) & (ids < first + number)), ids - first
-        chunks = [rows[at] for at in condition_chunks(lengths[rows], own_ids[rows], n_genes, chunk_values)]
+        chunks = [rows[at] for at in condition_chunks(lengths[rows], own_ids[rows], n_genes)]
         total, shares = ConditionMoments(number, n_genes, centre), _shares(chunks, lengths, workers)
         if pool is None or len(shares) < 2:
             for chunk in followed(chunks, len(rows), "reading cells", "cells", len):
