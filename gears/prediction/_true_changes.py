@@ -34,6 +34,7 @@ class TrueChanges:
     """:func:`gears.priors.true_change.group_of` of each condition; negative for the control, which has no change."""
     change_UG: np.ndarray  # predicted changes
     sd_UG: np.ndarray  # their standard deviations
+    still_UG: np.ndarray  # share of the variances that does not follow the predicted change
     is_own_UG: np.ndarray  # which genes are perturbed themselves
 
     @classmethod
@@ -53,14 +54,16 @@ class TrueChanges:
         change_UK, sd_UK = change_UG[:, columns], sd_UG[:, columns]
         uncertainty = None if prior is None else prior.uncertainty
         if prior is None or uncertainty is None or uncertainty.true_change is None:
-            return cls(None, np.zeros(len(sd_UK), dtype=int), change_UK, sd_UK, np.zeros(sd_UK.shape, dtype=bool))
+            no = np.zeros(sd_UK.shape, dtype=bool)
+            return cls(None, np.zeros(len(sd_UK), dtype=int), change_UK, sd_UK, ~no, no)
         is_own_UG = np.zeros(sd_UG.shape, dtype=bool)
         is_own_UG[target_cells(sets, prior.column_P)] = True
         groups = group_of(sizes_of(sets), unseen(sets, uncertainty.covariance.overall.genes))
         if prior.measured is not None:
             groups = np.where(prior.measured.rows(sets) < 0, groups, MEASURED)
         groups = np.where(sizes_of(sets) > 0, groups, -1)
-        return cls(uncertainty.true_change.of_genes(columns), groups, change_UK, sd_UK, is_own_UG[:, columns])
+        still_UK = uncertainty.still(np.where(is_own_UG, 0.0, change_UG))[:, columns]
+        return cls(uncertainty.true_change.of_genes(columns), groups, change_UK, sd_UK, still_UK, is_own_UG[:, columns])
 
     def components(self, rows: slice = slice(None)) -> Components:
         """Weights, means and standard deviations of the Gaussians of some conditions, (K, U, G) each."""
@@ -68,7 +71,9 @@ class TrueChanges:
         if self.formula is None:
             return np.ones((1, *sd_UG.shape)), change_UG[None], sd_UG[None]
         is_perturbed_U1 = self.group_U[rows, None] >= 0
-        weight_KUG, mean_KUG, sd_KUG = self.formula(self.group_U[rows], change_UG, sd_UG, self.is_own_UG[rows])
+        weight_KUG, mean_KUG, sd_KUG = self.formula(
+            self.group_U[rows], change_UG, sd_UG, self.still_UG[rows], self.is_own_UG[rows]
+        )
         return weight_KUG, is_perturbed_U1 * mean_KUG, is_perturbed_U1 * sd_KUG
 
     def _of_rows(self, function: Callable[[Components], np.ndarray]) -> np.ndarray:

@@ -298,10 +298,13 @@ def _true_change(
     """:attr:`Uncertainty.true_change`, by the same held-out predictions."""
     data, at = found.data, np.ix_(errors.rows, errors.genes)
     sets = [data.sets[row] for row in errors.rows.tolist()]
-    there_RT = share * gene_G.mean() * errors.change_RT / errors.mean_R[:, None]
-    sd_RT = np.sqrt(variance_R[:, None] * ((1 - share) * gene_G[errors.genes] + there_RT))
+    still_T = (1 - share) * gene_G[errors.genes]
+    spread_RT = still_T + share * gene_G.mean() * errors.change_RT / errors.mean_R[:, None]
+    sd_RT = np.sqrt(variance_R[:, None] * spread_RT)
     groups = group_of(sizes_of(sets), errors.unseen_R)
-    values = Values(groups, errors.genes, found.change_CG[at], sd_RT, data.delta_CG[at], errors.noise_RT)
+    values = Values(
+        groups, errors.genes, found.change_CG[at], sd_RT, still_T / spread_RT, data.delta_CG[at], errors.noise_RT
+    )
     noise_G = data.variance_G * float((1 / data.n_C).mean())
     return fit_true_change(
         values,

@@ -157,6 +157,12 @@ class Uncertainty:
         square_UG[sizes_of(sets) == 0] = 0.0
         return np.sqrt(square_UG, out=square_UG)
 
+    def still(self, change_UG: np.ndarray) -> np.ndarray:
+        """Share of each variance that does not follow the predicted change, (U, G), without perturbed genes' own."""
+        still_G = (1 - self.share) * self.gene_G
+        mean_U1 = np.maximum((change_UG**2).mean(axis=1, keepdims=True), self.least)
+        return np.asarray(still_G / (still_G + self.share * self.gene_G.mean() * change_UG**2 / mean_U1))
+
     def _mean_square(self, change_UG: np.ndarray, own_UG: np.ndarray) -> np.ndarray:
         return np.maximum(((change_UG - own_UG) ** 2).mean(axis=1), self.least)
 

@@ -2,24 +2,30 @@
 
 The prior predicts each gene as if true changes had one size. They have many: the true change d of a gene is taken to
 be Gaussian about 0 with one of K variances t_k, the first of which is 0. The predicted change c, with standard
-deviation s, is a noisy reading of it ::
+deviation s, is a noisy reading of it. Of s^2 the share b does not follow the predicted change, and is there whether the
+gene changes or not; what follows the change is an error of its size, and is there as far as the change is ::
 
-    f c = d + z + e,    z ~ N(0, u),    e ~ N(0, r^2 s^2)
+    c = d / f + z + e,    z ~ N(0, u),    e ~ N(0, r^2 s^2 b^g / f^2)
 
-z is what stays unknown of the error of the control mean, which predicted and measured changes share. So given c, ::
+z is what stays unknown of the error of the control mean, which predicted and measured changes share. So given c, with
+E = r^2 s^2 b^g::
 
-    d ~ sum_k w_k N(f c t_k / T_k, t_k (u + r^2 s^2) / T_k),    T_k = t_k + u + r^2 s^2
+    T_k = t_k + f^2 u + E
+    d ~ sum_k w_k N(f c t_k / T_k, t_k (f^2 u + E) / T_k + (t_k / T_k)^2 r^2 s^2 (1 - b))
     w_k ~ exp(o_k) N(f c; 0, T_k)^q
 
-with q = 1 where predictions err as they say. o_k, f, r and q are found by the likelihood of training conditions that
+with q = 1 where predictions err as they say. o_k, f, r, g and q are found by the likelihood of training conditions that
 are predicted without themselves, whose measured changes d + z have sampling noise of known variance in addition: for
 conditions of one gene and of several, with and without a gene that is perturbed in no other condition. So a screen
-shows how many perturbations do nothing, or how often one gene of a pair masks the other.
+shows how many perturbations do nothing, or how often one gene of a pair masks the other. Noise as large as the changes
+hides how far small predictions err, and the likelihood then believes them too much; so r starts above 1, and is held
+there by as many values as are independent.
 
-Two errors do not show in measured changes. The mean of the control cells errs for all conditions alike: of the mean
-change D over conditions, with variance t between genes, the share v / (t + v + w) is taken off every change, v and w
-the sampling variances of control and D, and u = v (t + w) / (t + v + w) stays unknown. And no error is known better
-than as many noisy values show it: the least variance is the noise times (2 / n)^(1/2) for n independent values.
+Two errors do not show in measured changes. The mean of the control cells errs for all conditions alike, and shows in
+the mean change D over conditions: its true part is of one of several sizes between genes, as in adaptive shrinkage
+(Stephens 2017, Biostatistics 18:275), and what D then shows of the control's error is taken off every change. And no
+error is known better than as many noisy values show it: the least variance is the noise times (2 / n)^(1/2) for n
+independent values.
 
 Errors of the genes of one condition go together, but not all of them: of the squared error of a pair's change, a share
 lies along the change itself, as where two genes enhance each other. If all genes erred alike, the slope of the true
@@ -39,12 +45,14 @@ from gears.priors._kernels import CORRELATED_GENES
 
 _FEWEST = 8  # conditions of a group that its numbers are found from
 _MOST_VALUES = 8192  # changes of a group that its numbers are found from
-_PRIOR_VALUES = 5 * CORRELATED_GENES  # changes go together between genes, and between conditions of a gene
+_PRIOR_VALUES = 60 * CORRELATED_GENES  # changes go together between genes, and between conditions of a gene
 _SIZES = np.array([0.0, 0.5, 1.0, 2.0, 4.0, 8.0])  # of true changes, beside a typical standard deviation
-_PULL = np.array([0.5, 0.5, 0.3, *[2.0] * len(_SIZES)])  # log q, log r, log f, o: how far from _START without values
-_START = np.array([0.0, 0.0, 0.2, *[0.0] * len(_SIZES)])
-_BOUNDS = [(-2.0, 2.0), (-1.5, 1.5), (-0.5, 1.5), *[(-12.0, 8.0)] * len(_SIZES)]
-_GAUSSIAN = np.array([1.0, 1.0, 1.0, 1e12, -1e6, *[0.0] * (len(_SIZES) - 1)])  # any size: d is f c minus errors
+_START = np.array([0.0, 1.0, 0.3, -0.4, *[0.0] * len(_SIZES)])  # log q, log r, log f, log g, o
+_PULL = np.array([0.5, 0.25, 0.3, 1.0, *[2.0] * len(_SIZES)])  # how far from _START without values
+_BOUNDS = [(-2.0, 2.0), (-1.5, 1.5), (-0.5, 1.5), (-2.0, 0.5), *[(-12.0, 8.0)] * len(_SIZES)]
+_GAUSSIAN = np.array([1.0, 1.0, 1.0, 1.0, 1e12, -1e6, *[0.0] * (len(_SIZES) - 1)])  # any size: d is c minus errors
+_MEAN_SIZES = np.array([0.0, *4.0 ** np.arange(-4, 4)])  # variances of mean changes, beside their average
+_ROUNDS = 100  # in which the shares of the sizes of mean changes are found
 _OPTIONS = {"maxiter": 60, "ftol": 1e-7}
 _TINY = float(np.finfo(float).tiny)
 _SHARES = np.geomspace(1e-3, 1.0, 61)  # of a pair's squared error, along its change
@@ -56,33 +64,36 @@ class TrueChange:
     """Distribution of the true change of every gene, given the predicted one; the module has the formula."""
 
     groups: np.ndarray
-    """q, r, f, the typical variance that `_SIZES` are relative to, and o_k: of conditions of one gene, of one gene that
-    was not perturbed in training, of several genes, and of several with such a gene; a fifth row of measured
-    conditions, whose errors are Gaussian, (5, 4 + K)."""
+    """q, r, f, g, the typical variance that `_SIZES` are relative to, and o_k: of conditions of one gene, of one gene
+    that was not perturbed in training, of several genes, and of several with such a gene; a fifth row of measured
+    conditions, whose errors are Gaussian, (5, 5 + K)."""
     shift_G: np.ndarray  # error of the control mean that is taken off
     control_G: np.ndarray  # variance of what stays unknown of it
     least_G: np.ndarray  # least variance of a prediction
     along: float = 1.0  # share of a pair's squared error along its change; 1 in files of earlier versions
 
     def __call__(
-        self, group_U: np.ndarray, change_UG: np.ndarray, sd_UG: np.ndarray, is_own_UG: np.ndarray
+        self, group_U: np.ndarray, change_UG: np.ndarray, sd_UG: np.ndarray, still_UG: np.ndarray, is_own_UG: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Weight, mean and standard deviation of the true change for each of its sizes, (K, U, G) each.
 
-        By the group of each condition (:func:`group_of`), predicted changes and their standard deviations, and which
-        genes are perturbed themselves: their change is known to be there, and is no smaller than predicted.
+        By the group of each condition (:func:`group_of`), predicted changes, their standard deviations, the share of
+        the variance that does not follow the change, and which genes are perturbed themselves: their change is known to
+        be there, and is no smaller than predicted.
         """
         change_UG = change_UG - self.shift_G
-        q_U1, r_U1, f_U1, typical_U1 = self.groups[group_U, :4].T[:, :, None]
-        error_UG = r_U1**2 * (sd_UG**2 + self.least_G) + self.control_G
+        q_U1, r_U1, f_U1, g_U1, typical_U1 = self.groups[group_U, :5].T[:, :, None]
+        still_error_UG, along_UG = _errors(r_U1, g_U1, sd_UG**2, still_UG, self.least_G)
+        hidden_UG = still_error_UG + f_U1**2 * self.control_G
         size_KU1 = _SIZES[:, None, None] ** 2 * typical_U1
-        total_KUG = np.maximum(size_KU1 + error_UG, _TINY)
+        total_KUG = np.maximum(size_KU1 + hidden_UG, _TINY)
         read_UG = f_U1 * change_UG
-        log_KUG = self.groups[group_U, 4:].T[:, :, None] - 0.5 * q_U1 * (np.log(total_KUG) + read_UG**2 / total_KUG)
+        log_KUG = self.groups[group_U, 5:].T[:, :, None] - 0.5 * q_U1 * (np.log(total_KUG) + read_UG**2 / total_KUG)
         share_KUG = size_KU1 / total_KUG
         mean_KUG = np.where(is_own_UG, change_UG, read_UG * share_KUG)
-        sd_KUG = np.sqrt(np.where(is_own_UG, error_UG, share_KUG * error_UG))
-        return softmax(log_KUG, axis=0), mean_KUG, sd_KUG
+        own_UG = r_U1**2 * (sd_UG**2 + self.least_G) + self.control_G
+        variance_KUG = np.where(is_own_UG, own_UG, share_KUG * hidden_UG + share_KUG**2 * along_UG)
+        return softmax(log_KUG, axis=0), mean_KUG, np.sqrt(variance_KUG)
 
     def of_genes(self, columns: np.ndarray | slice) -> TrueChange:
         """The same for some genes."""
@@ -127,6 +138,7 @@ class Values:
     genes_T: np.ndarray  # columns of the genes
     change_RT: np.ndarray  # predicted changes
     sd_RT: np.ndarray  # their standard deviations
+    still_RT: np.ndarray  # share of the variances that does not follow the predicted change
     measured_RT: np.ndarray  # measured changes
     noise_RT: np.ndarray  # their sampling variances; 0 where a value does not count
 
@@ -139,9 +151,7 @@ def fit_true_change(
     `mean_G`, `noise_of_mean_G`: mean measured change over conditions, and its sampling variance.
     `control_G`: sampling variance of the control mean. `least_G`: least variance of a prediction.
     """
-    between = max(float((mean_G**2 - control_G - noise_of_mean_G).mean()), 0.0)
-    total_G = np.maximum(between + control_G + noise_of_mean_G, _TINY)
-    shift_G, unknown_G = control_G / total_G * mean_G, control_G * (between + noise_of_mean_G) / total_G
+    shift_G, unknown_G = _control_error(mean_G, noise_of_mean_G, control_G)
     groups: dict[int, np.ndarray] = {}
     for group in np.unique(values.group_R).tolist():
         is_row_R = values.group_R == group
@@ -151,7 +161,9 @@ def fit_true_change(
         column_N = values.genes_T[np.nonzero(at_RT)[1]]
         groups[group] = _fit(
             values.change_RT[at_RT] - shift_G[column_N],
-            values.sd_RT[at_RT] ** 2 + least_G[column_N],
+            values.sd_RT[at_RT] ** 2,
+            values.still_RT[at_RT],
+            least_G[column_N],
             values.measured_RT[at_RT] - shift_G[column_N],
             values.noise_RT[at_RT],
             unknown_G[column_N],
@@ -160,6 +172,26 @@ def fit_true_change(
     likes = ((0, 2), (1, 0, 3, 2), (2, 0), (3, 2, 1, 0), (MEASURED,))
     table = [next((groups[like] for like in alike if like in groups), _GAUSSIAN) for alike in likes]
     return TrueChange(np.array(table), shift_G, unknown_G, least_G, _share_along(values, shift_G))
+
+
+def _control_error(
+    mean_G: np.ndarray, noise_of_mean_G: np.ndarray, control_G: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """What the mean change over conditions shows of the error of the control mean, and the variance of the rest."""
+    noise_G = control_G + noise_of_mean_G
+    between = max(float((mean_G**2 - noise_G).mean()), _TINY)
+    total_KG = np.maximum(between * _MEAN_SIZES[:, None] + noise_G, _TINY)
+    log_KG = -0.5 * (np.log(total_KG) + mean_G**2 / total_KG)
+    fits_KG = np.exp(log_KG - log_KG.max(axis=0))
+    share_K1 = np.full((len(_MEAN_SIZES), 1), 1 / len(_MEAN_SIZES))
+    for _ in range(_ROUNDS):
+        is_KG = share_K1 * fits_KG
+        is_KG /= is_KG.sum(axis=0)
+        share_K1 = is_KG.mean(axis=1, keepdims=True)
+    part_KG = control_G / total_KG
+    shift_G = (is_KG * part_KG).sum(axis=0) * mean_G
+    rest_KG = control_G * (1 - part_KG) + (part_KG * mean_G - shift_G) ** 2
+    return shift_G, (is_KG * rest_KG).sum(axis=0)
 
 
 def _share_along(values: Values, shift_G: np.ndarray) -> float:
@@ -185,61 +217,80 @@ def _share_along(values: Values, shift_G: np.ndarray) -> float:
     return float(_SHARES[np.argmax(log_likelihood_S)])
 
 
+def _errors(
+    r: np.ndarray, g: np.ndarray, variance: np.ndarray, still: np.ndarray, least: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Variance of a prediction whether the gene changes or not, and that of an error of the size of the change."""
+    return r**2 * (variance * still**g + least), r**2 * variance * (1 - still)
+
+
 def _fit(
-    change_N: np.ndarray, variance_N: np.ndarray, measured_N: np.ndarray, noise_N: np.ndarray, control_N: np.ndarray
-) -> np.ndarray:
+    change_N: np.ndarray, variance_N: np.ndarray, still_N: np.ndarray, least_N: np.ndarray, measured_N: np.ndarray,
+    noise_N: np.ndarray, control_N: np.ndarray,
+) -> np.ndarray:  # fmt: skip
     """Row of :attr:`TrueChange.groups` by the likelihood of the measured changes."""
     from scipy.optimize import minimize  # a worker finds the prior in the cache, and does without it
 
-    pull = _PRIOR_VALUES / len(change_N)
-    values_5N = np.stack([change_N, variance_N, measured_N, noise_N, control_N])
+    pull = _PRIOR_VALUES * min(float(noise_N.mean() / (measured_N**2).mean()), 1.0) ** 3 / len(change_N)
+    values_7N = np.stack([change_N, variance_N, still_N, least_N, measured_N, noise_N, control_N])
     if len(change_N) > _MOST_VALUES:
         rng = np.random.Generator(np.random.Philox(key=len(change_N)))
-        values_5N = values_5N[:, rng.choice(len(change_N), _MOST_VALUES, replace=False)]
-    typical = max(float(np.median(values_5N[1])), _TINY)
+        values_7N = values_7N[:, rng.choice(len(change_N), _MOST_VALUES, replace=False)]
+    typical = max(float(np.median(values_7N[1] + values_7N[3])), _TINY)
 
     def negative_likelihood(numbers: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = _likelihood(numbers, typical, *values_5N)
+        value, gradient = _likelihood(numbers, typical, *values_7N)
         away = (numbers - _START) / _PULL
         return 0.5 * pull * float((away**2).sum()) - value, pull * away / _PULL - gradient
 
     fitted = minimize(negative_likelihood, _START, jac=True, method="L-BFGS-B", bounds=_BOUNDS, options=_OPTIONS).x
-    return np.array([*np.exp(fitted[:3]), typical, *fitted[3:]])
+    return np.array([*np.exp(fitted[:4]), typical, *fitted[4:]])
 
 
 def _likelihood(
-    numbers: np.ndarray,
-    typical: float,
-    change_N: np.ndarray,
-    variance_N: np.ndarray,
-    measured_N: np.ndarray,
-    noise_N: np.ndarray,
-    control_N: np.ndarray,
-) -> tuple[float, np.ndarray]:
+    numbers: np.ndarray, typical: float, change_N: np.ndarray, variance_N: np.ndarray, still_N: np.ndarray,
+    least_N: np.ndarray, measured_N: np.ndarray, noise_N: np.ndarray, control_N: np.ndarray,
+) -> tuple[float, np.ndarray]:  # fmt: skip
     """Mean log likelihood of the measured changes given the predicted ones, and its gradient by the numbers.
 
-    With S_k = t_k + u, the variance of d + z, it is log sum_k exp(l_k + g_k) - log sum_k exp(l_k), where
+    With S_k = t_k + f u, the covariance of d + z and f c, it is log sum_k exp(l_k + g_k) - log sum_k exp(l_k), where
     l_k = o_k - q / 2 (log T_k + f^2 c^2 / T_k), and g_k is the log density of the measured change about f c S_k / T_k
-    with the variance S_k (T_k - S_k) / T_k plus noise.
+    with the variance ((t_k + u) E + t_k u (f - 1)^2) / T_k + (S_k / T_k)^2 r^2 s^2 (1 - b) plus noise.
     """
-    q, r, f = np.exp(numbers[:3])
-    error_N, read_N = r**2 * variance_N, f * change_N
-    shown_KN = _SIZES[:, None] ** 2 * typical + control_N
-    total_KN = np.maximum(shown_KN + error_N, _TINY)
+    q, r, f, g = np.exp(numbers[:4])
+    error_N, along_N = _errors(r, g, variance_N, still_N, least_N)
+    read_N, size_K1 = f * change_N, _SIZES[:, None] ** 2 * typical
+    shown_KN = size_K1 + f * control_N
+    total_KN = np.maximum(size_K1 + f**2 * control_N + error_N, _TINY)
     square_KN, share_KN = read_N**2 / total_KN, shown_KN / total_KN
     fits_KN = -0.5 * q * (np.log(total_KN) + square_KN)
-    log_KN = numbers[3:, None] + fits_KN
-    mean_KN, spread_KN = read_N * share_KN, share_KN * error_N
-    variance_KN = spread_KN + noise_N
+    log_KN = numbers[4:, None] + fits_KN
+    mean_KN = read_N * share_KN
+    still_KN = ((size_K1 + control_N) * error_N + size_K1 * control_N * (f - 1) ** 2) / total_KN
+    variance_KN = still_KN + share_KN**2 * along_N + noise_N
     off_KN = (measured_N - mean_KN) / variance_KN
     wide_KN = off_KN * (measured_N - mean_KN) - 1
     joint_KN = log_KN + 0.5 * (-np.log(variance_KN) - wide_KN)
     (is_KN, norm_N), (before_KN, total_N) = _shares(joint_KN), _shares(log_KN)
     apart_KN = is_KN - before_KN
-    by_r_KN = apart_KN * (q * (square_KN - 1) * error_N / total_KN)
-    by_r_KN += is_KN * (wide_KN / variance_KN * spread_KN * share_KN - 2 * off_KN * mean_KN * error_N / total_KN)
-    by_f_KN = is_KN * off_KN * mean_KN - apart_KN * q * square_KN
-    gradient = [(apart_KN * fits_KN).sum(), by_r_KN.sum(), by_f_KN.sum(), *apart_KN.sum(axis=1)]
+    by_total_KN = apart_KN * 0.5 * q * (square_KN - 1) / total_KN
+    by_variance_KN = is_KN * 0.5 * wide_KN / variance_KN
+    by_mean_KN = is_KN * off_KN
+    # of T, and of the variance and mean through T alone
+    through_KN = by_total_KN - by_mean_KN * mean_KN / total_KN
+    through_KN -= by_variance_KN * (still_KN + 2 * share_KN**2 * along_N) / total_KN
+    by_error_KN = through_KN + by_variance_KN * (size_K1 + control_N) / total_KN
+    by_shown_KN = (by_mean_KN * read_N + by_variance_KN * 2 * share_KN * along_N) / total_KN
+    by_f_KN = by_mean_KN * mean_KN - apart_KN * q * square_KN + 2 * f**2 * control_N * through_KN
+    by_f_KN += f * control_N * by_shown_KN + by_variance_KN * 2 * f * (f - 1) * size_K1 * control_N / total_KN
+    by_g_N = g * np.log(still_N) * r**2 * variance_N * still_N**g
+    gradient = [
+        (apart_KN * fits_KN).sum(),
+        2 * (by_error_KN * error_N + by_variance_KN * share_KN**2 * along_N).sum(),
+        by_f_KN.sum(),
+        (by_error_KN * by_g_N).sum(),
+        *apart_KN.sum(axis=1),
+    ]
     return float((norm_N - total_N).mean()), np.array(gradient) / len(change_N)
 
 

@@ -12,6 +12,7 @@ from gears.priors.true_change import MEASURED, TrueChange, Values, fit_true_chan
 R, T = 60, 80
 NOISE = 0.01
 ZERO_T = np.zeros(T)
+STILL_RT = np.ones((R, T))  # errors do not follow the changes
 
 
 def drawn(seed: int, absent: float = 0.0, control: float = 0.0) -> tuple[Values, np.ndarray]:
@@ -28,7 +29,7 @@ def drawn(seed: int, absent: float = 0.0, control: float = 0.0) -> tuple[Values,
     measured_RT = with_control_RT + np.sqrt(NOISE) * rng.standard_normal((R, T))
     groups = group_of(np.repeat([1, 2], R // 2), np.zeros(R, dtype=bool))
     noise_RT = np.full((R, T), NOISE)
-    return Values(groups, np.arange(T), change_RT, sd_RT, measured_RT, noise_RT), true_RT
+    return Values(groups, np.arange(T), change_RT, sd_RT, STILL_RT, measured_RT, noise_RT), true_RT
 
 
 def fitted(values: Values) -> TrueChange:
@@ -40,7 +41,7 @@ NO_OWN_RT = np.zeros((R, T), dtype=bool)
 
 def larger(true_change: TrueChange, values: Values, limit: float) -> np.ndarray:
     """Probability that each true change is above the limit."""
-    weight, mean, sd = true_change(values.group_R, values.change_RT, values.sd_RT, NO_OWN_RT)
+    weight, mean, sd = true_change(values.group_R, values.change_RT, values.sd_RT, values.still_RT, NO_OWN_RT)
     return (weight * ndtr((mean - limit) / np.maximum(sd, 1e-12))).sum(axis=0)
 
 
@@ -64,14 +65,14 @@ def test_probabilities_are_right_whatever_sizes_changes_have(absent, control):
 def test_conditions_of_several_genes_have_numbers_of_their_own():
     one, several = drawn(2)[0], drawn(2, 0.9)[0]
     half = R // 2
-    names = ("change_RT", "sd_RT", "measured_RT", "noise_RT")
+    names = ("change_RT", "sd_RT", "still_RT", "measured_RT", "noise_RT")
     parts = [np.vstack([getattr(one, name)[:half], getattr(several, name)[half:]]) for name in names]
     both = Values(one.group_R, one.genes_T, *parts)
 
     def chance(values: Values) -> list[float]:
         """That a change predicted as large as 0.3 is there at all, in each group."""
         values_4T = np.full((4, T), 0.3), np.full((4, T), 0.2)
-        weight, mean, sd = fitted(values)(np.arange(4), *values_4T, np.zeros((4, T), dtype=bool))
+        weight, mean, sd = fitted(values)(np.arange(4), *values_4T, STILL_RT[:4], np.zeros((4, T), dtype=bool))
         return (weight * (np.abs(mean) + sd > 0.05)).sum(axis=0)[:, 0].tolist()
 
     known, new, several_known, several_new = chance(both)
@@ -83,7 +84,7 @@ def test_conditions_of_several_genes_have_numbers_of_their_own():
     assert chance(unseen) == [known, known, known, several_known]
     only_new = fitted(dataclasses.replace(both, group_R=np.where(both.group_R == 2, 3, 1)))
     values_4T = np.full((3, T), 0.3), np.full((3, T), 0.2)
-    weight, mean, sd = only_new(np.array([0, 2, MEASURED]), *values_4T, np.zeros((3, T), dtype=bool))
+    weight, mean, sd = only_new(np.array([0, 2, MEASURED]), *values_4T, STILL_RT[:3], np.zeros((3, T), dtype=bool))
     assert weight[0].max() < 1e-6  # every change is there, and Gaussian
     np.testing.assert_allclose((weight * mean).sum(axis=0), 0.3)
     np.testing.assert_allclose((weight * sd).sum(axis=0), 0.2)
@@ -100,7 +101,7 @@ def test_the_error_of_the_control_mean_is_taken_off_as_far_as_the_mean_change_sh
     shared = fit_true_change(values, common_T + error_T, ZERO_T, control_T, ZERO_T)
     assert np.abs(shared.shift_G).max() < 0.05 * np.abs(common_T).max()
     np.testing.assert_allclose(shared.control_G, control_T, rtol=0.05)
-    _, mean_RT, _ = alone(values.group_R, values.change_RT, values.sd_RT, np.ones((R, T), dtype=bool))
+    _, mean_RT, _ = alone(values.group_R, values.change_RT, values.sd_RT, STILL_RT, np.ones((R, T), dtype=bool))
     np.testing.assert_allclose(mean_RT[-1], values.change_RT - alone.shift_G)
 
 
@@ -116,7 +117,7 @@ def test_the_share_of_a_pair_s_error_along_its_change_is_found(share):
     error_RT = 0.3 * (np.sqrt(share) * along_R1 * change_RT + np.sqrt(1 - share) * across_RT)
     measured_RT = change_RT + error_RT + np.sqrt(NOISE) * rng.standard_normal((R, T))
     noise_RT = np.full((R, T), NOISE)
-    values = Values(np.full(R, 2), np.arange(T), change_RT, sd_RT, measured_RT, noise_RT)
+    values = Values(np.full(R, 2), np.arange(T), change_RT, sd_RT, STILL_RT, measured_RT, noise_RT)
     assert fitted(values).along == pytest.approx(share + 2 / R * (1 - share), abs=0.15)
     # pairs with a gene that no other condition perturbs count where there are no others, single genes never
     assert fitted(dataclasses.replace(values, group_R=np.full(R, 3))).along == fitted(values).along
@@ -127,7 +128,7 @@ def test_a_perturbed_gene_s_change_is_there():
     values, _ = drawn(5, 0.8)
     is_own_RT = np.zeros((R, T), dtype=bool)
     is_own_RT[:, 0] = True
-    weight, mean, sd = fitted(values)(values.group_R, values.change_RT, values.sd_RT, is_own_RT)
+    weight, mean, sd = fitted(values)(values.group_R, values.change_RT, values.sd_RT, STILL_RT, is_own_RT)
     np.testing.assert_allclose(weight.sum(axis=0), 1.0)
     np.testing.assert_allclose(mean[:, :, 0], np.broadcast_to(values.change_RT[:, 0], mean.shape[:2]))
     assert (sd[:, :, 0] > 0).all()
