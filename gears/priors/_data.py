@@ -43,7 +43,7 @@ class PriorData:
     (:class:`gears.conditions.NodeSet`)."""
     delta_CG: np.ndarray  # their mean expression minus the control mean of their setting, float64
     variance_G: np.ndarray  # variance of a cell's expression within a condition, pooled
-    n_C: np.ndarray  # cells of each condition
+    n_C: np.ndarray  # cells that each change is as exact as
     control_mean_SG: np.ndarray  # control mean of each setting; (G,) for one
     column_P: np.ndarray  # column of each node among the measured genes, -1 where it is not measured
     genes: GeneSimilarity

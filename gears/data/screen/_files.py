@@ -21,8 +21,8 @@ from gears.data.screen._cells import CellMatrix, map_array
 from gears.data.screen._moments import moment_blocks
 from gears.data.screen._spelling import Spelling
 from gears.data.screen._statistics import (
+    MATCHED,
     MEASURED,
-    PAIRED,
     STATISTICS,
     ConditionStatistics,
     fill_unmeasured,
@@ -165,7 +165,7 @@ def save_statistics(folder: Path, statistics: ConditionStatistics, control_mean_
     folder.mkdir(exist_ok=True)
     if control_mean_BG is not None:
         np.save(folder / "control_mean.npy", control_mean_BG)
-    for name in (*STATISTICS, *PAIRED):
+    for name in (*STATISTICS, *MATCHED):
         if (values := getattr(statistics, name)) is not None:
             np.save(folder / f"{name}.npy", values)
 

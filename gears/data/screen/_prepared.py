@@ -20,8 +20,8 @@ from gears.data.screen._contexts import ModelContexts
 from gears.data.screen._files import array_path, controls_of, read_manifest, read_tables
 from gears.data.screen._spelling import Spelling
 from gears.data.screen._statistics import (
+    MATCHED,
     MEASURED,
-    PAIRED,
     STATISTICS,
     ConditionStatistics,
     DERanking,
@@ -421,9 +421,9 @@ class PreparedScreen(Shown):
         """Moments of each condition against its control."""
         if self._controls is not None:
             return self._computed[0]
-        is_paired = array_path(self.manifest, f"statistics/{PAIRED[0]}") in self.manifest["files"]
-        names = (*STATISTICS, *PAIRED) if is_paired else STATISTICS
-        tables = {name: self._array(f"statistics/{name}") for name in names}
+        files = self.manifest["files"]
+        names = [name for name in MATCHED if array_path(self.manifest, f"statistics/{name}") in files]
+        tables = {name: self._array(f"statistics/{name}") for name in (*STATISTICS, *names)}
         whole = ConditionStatistics(**tables, control_of=controls_of(self._tables["conditions"]))
         return whole if self._kept is None else whole.subset(self._kept)
 

@@ -20,6 +20,7 @@ from gears.files._mapped import pieces, release, row_blocks
 STATISTICS = ("n", "mean", "m2", "m3", "m4", "nonzero", "above", "below")
 """Tables that every screen has, each a separate file (an npz cannot be mapped into memory)."""
 PAIRED = ("v2", "v3", "v4")
+MATCHED = (*PAIRED, "n_control")
 """Tables of screens whose controls are matched by experimental batch within a context."""
 
 MEASURED = "statistics/measured"
@@ -63,6 +64,9 @@ class ConditionStatistics:
     v2: np.ndarray | None = None
     v3: np.ndarray | None = None
     v4: np.ndarray | None = None
+    n_control: np.ndarray | None = None
+    """(C,) float64 or None: control cells that the change of each condition is as exact as; fewer than its control has,
+    since its cells of a batch are compared with the control cells of that batch."""
 
     @property
     def is_control(self) -> np.ndarray:
@@ -106,6 +110,17 @@ class ConditionStatistics:
         moments = (self.delta(conditions), *central)
         is_control = self.is_control[conditions][:, None]
         return tuple(moment * ~is_control for moment in moments) if is_control.any() else moments
+
+    def cells(self, conditions: np.ndarray) -> np.ndarray:
+        """Cells that each change is as exact as, (n,) float64, but for the error that all changes from a control share.
+
+        Fewer than there are where the control cells of its batches err otherwise than all of them.
+        """
+        n = np.asarray(self.n[conditions], dtype=np.float64)
+        if self.n_control is None:
+            return n
+        own = 1 / self.n_control[conditions] - 1 / self.n[self.control_of[conditions]]
+        return np.asarray(1 / (1 / n + np.maximum(own, 0.0)))
 
     def subset(self, conditions: np.ndarray) -> ConditionStatistics:
         """Rows of the given conditions (ascending), whose controls are among them."""
@@ -202,7 +217,7 @@ def matched_statistics(
     # of the last batch seen: exact to the last bit for a condition that is in one batch only
     last = {name: np.zeros((n_conditions, n_genes)) for name in (*STATISTICS[1:], *PAIRED)}
     above, below, origin = (np.zeros((n_conditions, n_genes)) for _ in range(3))
-    n_batches_C = np.zeros(n_conditions, dtype=np.int64)
+    n_batches_C, spread_C = np.zeros(n_conditions, dtype=np.int64), np.zeros(n_conditions)
     control_mean_BG = np.zeros((n_batches, n_genes))
     for batch, present, part in batches:
         at = [int(part.control_of[0])]
@@ -217,6 +232,7 @@ def matched_statistics(
         below[present] += part.n[:, None] * tables["below"]
         # adds up to the mean of the context's control cells
         origin[present[at]] += part.n[at] * part.mean[at]
+        spread_C[present] += part.n**2 / part.n[at]
         for name, table in last.items():
             table[present] = tables[name]
         n_batches_C[present] += 1
@@ -235,7 +251,11 @@ def matched_statistics(
     single = (n_batches_C == 1) & (n_batches_C[control_of] == 1)
     for name, table in merged.items():
         table[single] = last[name][single]
-    return ConditionStatistics(n=of_cells.n.astype(np.float64), **merged, control_of=control_of), control_mean_BG
+    n_control = of_cells.n**2 / spread_C if matched else None
+    statistics = ConditionStatistics(
+        of_cells.n.astype(np.float64), **merged, control_of=control_of, n_control=n_control
+    )
+    return statistics, control_mean_BG
 
 
 def fill_unmeasured(statistics: ConditionStatistics, is_measured_KG: np.ndarray, context_C: np.ndarray) -> None:
