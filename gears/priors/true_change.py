@@ -18,8 +18,8 @@ with q = 1 where predictions err as they say. o_k, f, r, g and q are found by th
 are predicted without themselves, whose measured changes d + z have sampling noise of known variance in addition: for
 conditions of one gene and of several, with and without a gene that is perturbed in no other condition. So a screen
 shows how many perturbations do nothing, or how often one gene of a pair masks the other. Noise as large as the changes
-hides how far small predictions err, and the likelihood then believes them too much; so r starts above 1, and is held
-there by as many values as are independent.
+hides how far small predictions err, and the likelihood then believes them too much; so r is pulled above 1, the more,
+the larger the noise is beside the measured changes.
 
 Two errors do not show in measured changes. The mean of the control cells errs for all conditions alike, and shows in
 the mean change D over conditions: its true part is of one of several sizes between genes, as in adaptive shrinkage
@@ -45,10 +45,11 @@ from gears.priors._kernels import CORRELATED_GENES
 
 _FEWEST = 8  # conditions of a group that its numbers are found from
 _MOST_VALUES = 8192  # changes of a group that its numbers are found from
-_PRIOR_VALUES = 60 * CORRELATED_GENES  # changes go together between genes, and between conditions of a gene
+_PRIOR_VALUES = 5 * CORRELATED_GENES  # changes go together between genes, and between conditions of a gene
 _SIZES = np.array([0.0, 0.5, 1.0, 2.0, 4.0, 8.0])  # of true changes, beside a typical standard deviation
-_START = np.array([0.0, 1.0, 0.3, -0.4, *[0.0] * len(_SIZES)])  # log q, log r, log f, log g, o
-_PULL = np.array([0.5, 0.25, 0.3, 1.0, *[2.0] * len(_SIZES)])  # how far from _START without values
+_START = np.array([0.0, 0.0, 0.2, -0.4, *[0.0] * len(_SIZES)])  # log q, log r, log f, log g, o
+_PULL = np.array([0.5, 0.5, 0.3, 1.0, *[2.0] * len(_SIZES)])  # how far from _START without values
+_NOISY_R, _NOISY_VALUES = 1.0, 5000.0  # log r where measured changes are noise, and values of 1 that this counts as
 _BOUNDS = [(-2.0, 2.0), (-1.5, 1.5), (-0.5, 1.5), (-2.0, 0.5), *[(-12.0, 8.0)] * len(_SIZES)]
 _GAUSSIAN = np.array([1.0, 1.0, 1.0, 1.0, 1e12, -1e6, *[0.0] * (len(_SIZES) - 1)])  # any size: d is c minus errors
 _MEAN_SIZES = np.array([0.0, *4.0 ** np.arange(-4, 4)])  # variances of mean changes, beside their average
@@ -231,7 +232,9 @@ def _fit(
     """Row of :attr:`TrueChange.groups` by the likelihood of the measured changes."""
     from scipy.optimize import minimize  # a worker finds the prior in the cache, and does without it
 
-    pull = _PRIOR_VALUES * min(float(noise_N.mean() / (measured_N**2).mean()), 1.0) ** 3 / len(change_N)
+    n = len(change_N)
+    pull = _PRIOR_VALUES / n / _PULL**2
+    noisy = _NOISY_VALUES / n * min(float(noise_N.mean() / (measured_N**2).mean()), 1.0) ** 3
     values_7N = np.stack([change_N, variance_N, still_N, least_N, measured_N, noise_N, control_N])
     if len(change_N) > _MOST_VALUES:
         rng = np.random.Generator(np.random.Philox(key=len(change_N)))
@@ -240,8 +243,10 @@ def _fit(
 
     def negative_likelihood(numbers: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = _likelihood(numbers, typical, *values_7N)
-        away = (numbers - _START) / _PULL
-        return 0.5 * pull * float((away**2).sum()) - value, pull * away / _PULL - gradient
+        away, above = numbers - _START, numbers[1] - _NOISY_R
+        gradient -= pull * away
+        gradient[1] -= noisy * above
+        return 0.5 * float((pull * away**2).sum() + noisy * above**2) - value, -gradient
 
     fitted = minimize(negative_likelihood, _START, jac=True, method="L-BFGS-B", bounds=_BOUNDS, options=_OPTIONS).x
     return np.array([*np.exp(fitted[:4]), typical, *fitted[4:]])

@@ -15,7 +15,9 @@ from gears.conditions import Condition
 from gears.data import PreparedScreen
 from gears.data._loaders import CellDataset
 from gears.data._published import published_uns
+from gears.data.screen._cells import CellMatrix
 from gears.data.screen._files import SCREEN
+from gears.data.screen._statistics import statistics_of
 from gears.data.screen.prepare import prepare_screen
 from gears.files.formats import SEAL
 
@@ -99,6 +101,19 @@ def test_pair_moments_are_those_of_all_matched_pairs(screen, divided, name):
     np.testing.assert_allclose(s.delta(row)[0], mean, atol=1e-12)
     for order, table in ((2, s.v2), (3, s.v3), (4, s.v4)):
         np.testing.assert_allclose(table[row[0]], weight @ (d - mean) ** order, atol=1e-12)
+
+
+def test_a_matched_change_is_as_exact_as_the_control_cells_of_its_batches(tmp_path):
+    rng = np.random.default_rng(0)
+    batch, condition = np.repeat([0, 1, 0, 1], [20, 60, 30, 10]), np.repeat([0, 1], [80, 40])
+    values = (rng.standard_normal((120, 4000)) + 5).astype(np.float32)  # no gene changes
+    CellMatrix.write(tmp_path, [sparse.csr_matrix(values)])
+    statistics, _ = statistics_of(CellMatrix(tmp_path, 4000), condition, np.zeros(2, int), batch)
+    change_1G, rows = statistics.delta(np.array([1])), np.array([1])
+    shared = 1 / 80  # of the error of all control cells
+    assert (change_1G**2).mean() == pytest.approx(1 / statistics.cells(rows)[0] + shared, rel=0.07)
+    assert statistics.cells(rows)[0] == pytest.approx(1 / (1 / 40 + 0.75**2 / 20 + 0.25**2 / 60 - shared))
+    assert statistics.cells(np.array([0]))[0] == 80
 
 
 def test_one_batch_per_context_gives_plain_statistics(divided, tmp_path):

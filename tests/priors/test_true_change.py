@@ -15,21 +15,25 @@ ZERO_T = np.zeros(T)
 STILL_RT = np.ones((R, T))  # errors do not follow the changes
 
 
-def drawn(seed: int, absent: float = 0.0, control: float = 0.0) -> tuple[Values, np.ndarray]:
+def drawn(seed: int, absent: float = 0.0, control: float = 0.0, follows: float = 0.0) -> tuple[Values, np.ndarray]:
     """Predictions of true changes of two sizes and of genes that do not change, of conditions of one gene and of two.
 
-    Predicted and measured changes share the error of the control mean, which has the variance `control`.
+    Predicted and measured changes share the error of the control mean, which has the variance `control`. A change has
+    a further error of this share of its size (`follows`), which genes that do not change have not.
     """
     rng = np.random.default_rng(seed)
     sd_RT = rng.uniform(0.1, 0.3, (R, T))
     true_RT = rng.choice([0.3, 0.8], (R, T)) * rng.standard_normal((R, T))
     true_RT[rng.uniform(size=(R, T)) < absent] = 0.0
     with_control_RT = true_RT + np.sqrt(control) * rng.standard_normal(T)
-    change_RT = with_control_RT + sd_RT * rng.standard_normal((R, T))
+    still_error_RT, follows_RT = sd_RT * rng.standard_normal((R, T)), follows * rng.standard_normal((R, T))
+    change_RT = with_control_RT * (1 + follows_RT) + still_error_RT
+    still_RT = sd_RT**2 / (sd_RT**2 + (follows * change_RT) ** 2)
+    sd_RT = sd_RT / np.sqrt(still_RT)
     measured_RT = with_control_RT + np.sqrt(NOISE) * rng.standard_normal((R, T))
     groups = group_of(np.repeat([1, 2], R // 2), np.zeros(R, dtype=bool))
     noise_RT = np.full((R, T), NOISE)
-    return Values(groups, np.arange(T), change_RT, sd_RT, STILL_RT, measured_RT, noise_RT), true_RT
+    return Values(groups, np.arange(T), change_RT, sd_RT, still_RT, measured_RT, noise_RT), true_RT
 
 
 def fitted(values: Values) -> TrueChange:
@@ -60,6 +64,22 @@ def test_probabilities_are_right_whatever_sizes_changes_have(absent, control):
     assert is_larger_N.mean() == pytest.approx(probability_N.mean(), abs=0.006)
     sure = gaussian_N > 0.6
     assert is_larger_N[sure].mean() < gaussian_N[sure].mean() - 0.03
+
+
+def test_errors_that_follow_a_change_cast_no_doubt_on_its_being_there():
+    def departure(*, told: bool) -> float:
+        """Of shares from probabilities in bins, at most."""
+        draws = [drawn(seed, 0.8, 0.02, follows=0.4) for seed in range(10)]
+        if not told:
+            draws = [(dataclasses.replace(one, still_RT=STILL_RT), true_RT) for one, true_RT in draws]
+        true_change = fit_true_change(draws[0][0], ZERO_T, np.full(T, 100.0), np.full(T, 0.02), ZERO_T)
+        probability_N = np.concatenate([larger(true_change, one, 0.3).ravel() for one, _ in draws[1:]])
+        is_larger_N = np.concatenate([true_RT.ravel() for _, true_RT in draws[1:]]) > 0.3
+        bin_N = np.digitize(probability_N, [0.1, 0.3, 0.5, 0.7, 0.9])
+        at = [bin_N == number for number in range(1, 5)]
+        return max(abs(is_larger_N[part].mean() - probability_N[part].mean()) for part in at)
+
+    assert departure(told=True) < 0.5 * departure(told=False)
 
 
 def test_conditions_of_several_genes_have_numbers_of_their_own():
@@ -101,6 +121,10 @@ def test_the_error_of_the_control_mean_is_taken_off_as_far_as_the_mean_change_sh
     shared = fit_true_change(values, common_T + error_T, ZERO_T, control_T, ZERO_T)
     assert np.abs(shared.shift_G).max() < 0.05 * np.abs(common_T).max()
     np.testing.assert_allclose(shared.control_G, control_T, rtol=0.05)
+    common_T[8:] = 0.0  # of few genes: the others still show the error
+    few = fit_true_change(values, common_T + error_T, ZERO_T, control_T, ZERO_T)
+    assert np.abs(few.shift_G - error_T)[8:].mean() < 0.3 * np.abs(error_T[8:]).mean()
+    assert np.abs(few.shift_G[:8]).max() < 0.2 * np.abs(common_T).max()
     _, mean_RT, _ = alone(values.group_R, values.change_RT, values.sd_RT, STILL_RT, np.ones((R, T), dtype=bool))
     np.testing.assert_allclose(mean_RT[-1], values.change_RT - alone.shift_G)
 
