@@ -363,7 +363,8 @@ def _on_dask(
         raise ValueError(msg)
     check_timeout(options["timeout"])
     jobs = _checked(configs)
-    return _outcomes(jobs, trained_on_dask(configs, dask, options))
+    with shown(any(job.options.verbose for job in jobs)):
+        return _outcomes(jobs, trained_on_dask(configs, dask, options))
 
 
 def _outcomes(jobs: Sequence[TrainingJob], outcomes: Sequence[Outcome]) -> list[RunOutcome]:

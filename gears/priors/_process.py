@@ -301,14 +301,14 @@ class Process:
             return rest_RG.mean(axis=0) / 2, np.zeros_like(rest_RG), None, None
         spectrum = self._spectrum(rows)
         if self.data.is_measured_SG is None:
-            solution = solve_in(spectrum, rest_RG, self.noise_G)
+            solution = solve_in(spectrum, rest_RG, self.noise_G, left_out=False)
             return solution.level_G, solution.coefficient_CG, solution.share_MG, spectrum
         level_G, coefficient_RG = np.zeros(rest_RG.shape[1]), np.zeros_like(rest_RG)
         for genes, settings in blocks(self.data.is_measured_SG):
             at = np.flatnonzero(settings[self.data.setting_C[rows]])
             if len(at) > 1:  # else nothing tells of these genes
                 part = spectrum if len(at) == len(rows) else self._spectrum(rows[at])
-                solution = solve_in(part, rest_RG[np.ix_(at, genes)], self.noise_G[genes])
+                solution = solve_in(part, rest_RG[np.ix_(at, genes)], self.noise_G[genes], left_out=False)
                 level_G[genes], coefficient_RG[np.ix_(at, genes)] = solution.level_G, solution.coefficient_CG
         return level_G, coefficient_RG, None, spectrum
 

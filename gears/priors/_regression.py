@@ -45,7 +45,8 @@ class Solution:
     coefficient_CG: np.ndarray
     """With signal covariance k (U, C) of new and training conditions the prediction is ``level_G + k @
     coefficient_CG``."""
-    left_out_CG: np.ndarray  # leave-one-out predictions, with the same weights of the strengths
+    # leave-one-out predictions, with the same weights of the strengths; without rows where not wanted
+    left_out_CG: np.ndarray
     level_G: np.ndarray  # change that all conditions share
     share_MG: np.ndarray  # posterior weight of each of the M :data:`STRENGTHS` for each gene
 
@@ -65,8 +66,11 @@ def solve(
     return solve_in(Spectrum.of(signal_CC, noise_C, level), delta_CG, noise_G)
 
 
-def solve_in(spectrum: Spectrum, delta_CG: np.ndarray, noise_G: np.ndarray) -> Solution:
-    """:func:`solve` from the eigenvalues of the covariance, in blocks of genes to bound memory."""
+def solve_in(spectrum: Spectrum, delta_CG: np.ndarray, noise_G: np.ndarray, *, left_out: bool = True) -> Solution:
+    """:func:`solve` from the eigenvalues of the covariance, in blocks of genes to bound memory.
+
+    Without `left_out`, predictions of training conditions, one matrix product does for all strengths.
+    """
     noise_G = noise_G * spectrum.noise
     blocks = _gene_blocks(delta_CG)
     rotated_KG = np.empty((len(spectrum.values_K), delta_CG.shape[1]))
@@ -74,11 +78,14 @@ def solve_in(spectrum: Spectrum, delta_CG: np.ndarray, noise_G: np.ndarray) -> S
     for genes in blocks:
         rotated_KG[:, genes], log_MG[:, genes] = _likelihood(spectrum, delta_CG[:, genes], noise_G[genes])
     share_MG = _strength_shares(log_MG)
-    coefficient_CG, left_out_CG = np.empty_like(delta_CG), np.empty_like(delta_CG)
-    squared_CK, across_C = spectrum.vectors_CK**2, spectrum.across_C
+    coefficient_CG, left_out_CG = np.empty_like(delta_CG), np.empty_like(delta_CG[: None if left_out else 0])
+    squared_CK, across_C = spectrum.vectors_CK**2 if left_out else spectrum.vectors_CK, spectrum.across_C
     for genes in blocks:
         block = _GeneBlock(spectrum, delta_CG[:, genes], rotated_KG[:, genes], noise_G[genes], squared_CK, across_C)
-        coefficient_CG[:, genes], left_out_CG[:, genes] = block.solved(share_MG[:, genes])
+        if left_out:
+            coefficient_CG[:, genes], left_out_CG[:, genes] = block.solved(share_MG[:, genes])
+        else:
+            coefficient_CG[:, genes] = block.coefficients(share_MG[:, genes])
     return Solution(coefficient_CG, left_out_CG, spectrum.level_of(delta_CG, coefficient_CG), share_MG)
 
 
@@ -151,6 +158,19 @@ class _GeneBlock:
             left_out_CN[:, genes] += share_N1 * (delta_CN[:, genes] - root_C1 * solved_CA / diagonal_CA)
             coefficient_CN[:, genes] += share_N1 * strength * solved_CA / root_C1
         return coefficient_CN, left_out_CN
+
+    def coefficients(self, share_MN: np.ndarray) -> np.ndarray:
+        """Those of :meth:`solved`, (C, N), which are linear in the inverse: it is averaged over the strengths first."""
+        spectrum, weight_KN, rest_N = self.spectrum, np.zeros_like(self.rotated_KN), np.zeros(len(self.noise_N))
+        for strength, share_N in zip(STRENGTHS, share_MN, strict=True):
+            genes = np.flatnonzero(share_N)
+            scaled_A = share_N[genes] * strength
+            weight_KN[:, genes] += scaled_A / (strength * spectrum.values_K[:, None] + self.noise_N[genes])
+            rest_N[genes] += scaled_A / (strength * spectrum.rest + self.noise_N[genes])
+        solved_CN = spectrum.vectors_CK @ (weight_KN * self.rotated_KN)
+        if spectrum.n_rest:
+            solved_CN += rest_N * spectrum.across(self.delta_CN / spectrum.root_C[:, None], self.rotated_KN)
+        return np.asarray(solved_CN / spectrum.root_C[:, None])
 
 
 def _strength_shares(log_MG: np.ndarray) -> np.ndarray:

@@ -189,6 +189,99 @@ def test_a_restarted_machine_and_two_machines_give_the_model_of_one_process(mach
     assert all((weights[key].double() - alone[key].double()).abs().max() < 1e-9 for key in alone)
 
 
+ELASTIC = """
+import os
+import sys
+import time
+from pathlib import Path
+from gears import train_multi_gpu
+from gears.training import TrainingEngine
+
+step, folder = TrainingEngine._step, Path(sys.argv[2])
+
+def stepped(engine, *args):
+    with (folder / "steps.txt").open("a") as file:
+        print(os.environ["WORLD_SIZE"], engine.progress.total_steps, os.getppid(), os.getpid(), file=file)
+    time.sleep(0 if (folder / "quick").exists() else 0.5)
+    return step(engine, *args)
+
+if __name__ == "__main__":
+    TrainingEngine._step = stepped
+    result = train_multi_gpu(
+        sys.argv[1], "small", {"split": "simulation", "seed": 1},
+        {"save_path": str(folder / "model"), "epochs": 15, "prior": None, "dtype": "float64", "evaluate_test": False,
+         "model_config": {"hidden_size": 8}, "resume": True, "checkpoint_every_steps": 1},
+        data_config={"default_pert_graph": False},
+    )
+    print("RESULT", result.rank, result.world_size, flush=True)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_a_machine_that_is_killed_comes_back(screens: Path, tmp_path: Path) -> None:
+    """Two agents of `--nnodes=1:2`: one is killed, the other goes on from the newest checkpoint, a third joins it."""
+    script, taken, port = tmp_path / "train.py", tmp_path / "steps.txt", free_port()
+    script.write_text(ELASTIC)
+    taken.touch()
+    agents: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        command = torchrun(
+            "--nnodes=1:2", "--nproc_per_node=1", "--max-restarts=9", "--rdzv_backend=c10d", "--rdzv_id=elastic",
+            f"--rdzv_endpoint=127.0.0.1:{port}", f"--rdzv_conf=is_host={not agents},last_call_timeout=2",
+            "--local_addr=127.0.0.1", str(script), str(screens), str(tmp_path),
+        )  # fmt: skip
+        values = environment() | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
+        with (tmp_path / f"out{len(agents)}").open("w") as out:
+            agents.append(subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=values, cwd=ROOT))
+
+    def said() -> list[str]:
+        return [(tmp_path / f"out{number}").read_text() for number in range(len(agents))]
+
+    def steps() -> list[list[int]]:
+        """World size, steps of the run so far, agent and worker of each step."""
+        return [[*map(int, line.split())] for line in taken.read_text().splitlines() if line.count(" ") == 3]
+
+    def some_steps(world_size: int, agent: int, after: int = 0) -> int:
+        """Wait for three steps of an agent's worker in a world of this size, beyond `after` steps; the steps so far."""
+        deadline = time.monotonic() + 300
+        while True:
+            found = {
+                number for world, number, parent, _ in steps() if (world, parent) == (world_size, agents[agent].pid)
+            }
+            if len([number for number in found if number >= after]) > 2:
+                return max(found)
+            assert time.monotonic() < deadline, "\n".join(said())[-6000:]
+            assert agents[0].poll() is None, "\n".join(said())[-6000:]
+            time.sleep(0.2)
+
+    def kill(agent: subprocess.Popen[bytes]) -> None:
+        for pid in (agent.pid, *{worker for _, _, parent, worker in steps() if parent == agent.pid}):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        agent.wait()
+
+    try:
+        start()
+        start()
+        n_together = some_steps(2, 1)
+        kill(agents[1])
+        n_alone = some_steps(1, 0, n_together)
+        start()
+        some_steps(2, 2, n_alone)
+        (tmp_path / "quick").touch()
+        assert [agents[0].wait(300), agents[2].wait(300)] == [0, 0], "\n".join(said())[-6000:]
+    finally:
+        for agent in agents:
+            if agent.poll() is None:
+                kill(agent)
+    assert results(*said())[-2:] == ["RESULT 0 2", "RESULT 1 2"]  # before them the one that stopped for the third
+    weights = torch.load(tmp_path / "model" / "model.pt", weights_only=True)
+    alone = trained_alone(screens, epochs=15, prior=None, objective="moments", batch_size=None).best_model.state_dict()
+    assert all((weights[key].double() - alone[key].double()).abs().max() < 1e-9 for key in alone)
+
+
 FROM_PACK = """
 import sys
 from gears import train_multi_gpu

@@ -74,9 +74,10 @@ def test_results_in_order_and_one_failure_loses_nothing(outcomes: list[RunOutcom
 
 
 @pytest.mark.slow
-def test_tasks_of_dask_train_the_same_models(outcomes, screens: Path, dask_address: str) -> None:
-    first = ensemble_configs(configuration(screens), [1], screens / "dask")
-    bad = configuration(screens, lr=1e300, save_path=str(screens / "dask" / "bad"))
+def test_tasks_of_dask_train_the_same_models(outcomes, screens: Path, dask_address: str, monkeypatch) -> None:
+    monkeypatch.chdir(screens)  # where dask's workers did not start
+    first = ensemble_configs(configuration(Path()), [1], "dask")
+    bad = configuration(Path(), lr=1e300, save_path="dask/bad")
     on_dask = train_many([*first, bad], device="cpu", dask=dask_address)
     assert [outcome.ok for outcome in on_dask] == [True, False]
     assert str(on_dask[1].error).startswith("run 2 on cpu failed: FloatingPointError: the loss is")

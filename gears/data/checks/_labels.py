@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,6 +16,7 @@ from gears.core._findings import Finding, check
 from gears.core._messages import agreeing, count, nearest, shorten
 from gears.data.checks._layout import Layout
 from gears.data.checks._styles import CONTROLS_JOINED, JOINING, is_control_like, is_no_gene, is_word, may_be_control
+from gears.files._mapped import taken
 
 FEW_CONTROLS = 10
 """Control cells below which the noise of their mean is reported."""
@@ -33,7 +35,7 @@ CODES = "whole numbers are codes: give the names that they mean, such as obs[...
 class LabelTable:
     """Labels of a screen in order of first appearance, parsed once."""
 
-    cell_label: np.ndarray  # (N,) int32: label of each cell
+    cell_label: np.ndarray  # (N,): label of each cell, in as few bytes as can be
     # labels, label_condition, conditions: the L labels, the number of each one's condition, (L,) int64, and the C
     # conditions
     labels: list[str]
@@ -43,7 +45,7 @@ class LabelTable:
     @classmethod
     def of(cls, labels: pd.Series, parsed: Mapping[str, Condition] | None = None) -> LabelTable:
         """One label per cell, :func:`by_first`, without missing values; those not `parsed` yet are parsed."""
-        own, codes = list(labels.cat.categories), labels.cat.codes.to_numpy(dtype=np.int32)
+        own, codes = list(labels.cat.categories), labels.cat.codes.to_numpy()
         ids: dict[Condition, int] = {}
         label_condition = [ids.setdefault(one, len(ids)) for one in conditions_of(own, parsed).values()]
         return cls(codes, own, np.asarray(label_condition, dtype=np.int64), tuple(ids))
@@ -62,7 +64,7 @@ class LabelTable:
     @property
     def cell_condition(self) -> np.ndarray:
         """Condition of each cell, (N,) int32."""
-        return self.label_condition.astype(np.int32)[self.cell_label]
+        return taken(self.label_condition.astype(np.int32), self.cell_label)
 
     @property
     def is_control(self) -> np.ndarray:
@@ -71,38 +73,55 @@ class LabelTable:
 
     def counts(self) -> np.ndarray:
         """Cells per condition, (C,)."""
-        return np.bincount(self.cell_condition, minlength=len(self.conditions))
+        n_L = pd.Series(self.cell_label).value_counts(sort=False)
+        n_C = np.zeros(len(self.conditions), dtype=np.int64)
+        np.add.at(n_C, self.label_condition[n_L.index], n_L)
+        return n_C
 
 
 def by_first(values: pd.Series) -> pd.Series:
     """A column as categories in order of first appearance, the codes as small as they can be."""
-    codes, distinct = pd.factorize(values)
-    categories = pd.Index(list(distinct), dtype=object)
-    return pd.Series(pd.Categorical.from_codes(codes, categories), index=values.index)
+    codes, distinct = _distinct(values)
+    is_missing = pd.isna(distinct)
+    number = np.where(is_missing, -1, np.cumsum(~is_missing) - 1).astype(codes.dtype)
+    categories = pd.Index(list(distinct[~is_missing]), dtype=object)
+    return pd.Series(pd.Categorical.from_codes(taken(number, codes), categories), index=values.index)
+
+
+def _distinct(values: pd.Series) -> tuple[np.ndarray, Any]:
+    """Number of each cell's value among the distinct ones, in order of first appearance, a missing one too."""
+    if not isinstance(values.dtype, pd.CategoricalDtype):
+        return pd.factorize(values, use_na_sentinel=False)
+    codes = values.cat.codes.to_numpy()
+    present = pd.unique(codes)
+    number = np.empty(len(values.cat.categories) + 1, dtype=codes.dtype)  # the last for -1, a missing value
+    number[present] = np.arange(len(present))
+    return taken(number, codes), pd.Categorical.from_codes(present, dtype=values.dtype)
 
 
 def by_text(values: pd.Series) -> pd.Categorical:
     """A column as categories of text, the missing ones among them, in order of first appearance."""
-    codes, distinct = pd.factorize(values, use_na_sentinel=False)
+    codes, distinct = _distinct(values)
     number, texts = pd.factorize(pd.Series(distinct).astype(str).to_numpy(dtype=object))
-    return pd.Categorical.from_codes(number[codes], pd.Index(texts))
+    return pd.Categorical.from_codes(taken(number.astype(codes.dtype), codes), pd.Index(texts))
 
 
 def renamed_labels(labels: pd.Series, names: Mapping[object, object]) -> pd.Series:
     """Labels, :func:`by_first`, by other names, which several may share."""
     number, distinct = pd.factorize(np.array([*map(names.__getitem__, labels.cat.categories)], dtype=object))
-    codes = np.append(number, -1)[labels.cat.codes]  # -1 where the label is missing
+    own = labels.cat.codes.to_numpy()
+    codes = taken(np.append(number, -1).astype(own.dtype), own)  # -1 where the label is missing
     return pd.Series(pd.Categorical.from_codes(codes, pd.Index(distinct, dtype=object)), index=labels.index)
 
 
 def label_findings(labels: pd.Series, layout: Layout) -> tuple[list[Finding], dict[str, Condition]]:
     """What is wrong with labels, :func:`by_first`, and the condition of each that the layout's separator reads."""
-    missing = list(labels.index[labels.isna()])
+    missing = list(labels.index.take(np.flatnonzero(labels.isna())))
     what = f"obs[{layout.condition_key!r}] is missing for {count(len(missing), 'cell')}"
     control = layout.controls[0] if layout.controls else CONTROL_LABEL
     remedy = f"drop them (drop_labels=['nan']), or label them {control!r} if they are controls"
     findings = check("missing-label", missing, what, remedy)
-    n_cells = np.bincount(labels.cat.codes + 1, minlength=len(labels.cat.categories) + 1)[1:]
+    n_cells = labels.cat.codes.value_counts().reindex(range(len(labels.cat.categories)), fill_value=0)
     counts = Counter(dict(zip(labels.cat.categories, n_cells.tolist(), strict=True)))
     of_labels, readable = _readable(counts, layout)
     findings += of_labels

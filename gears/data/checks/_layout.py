@@ -135,7 +135,7 @@ def _further_positions(obs: pd.DataFrame, key: str | None) -> list[Finding]:
 def recognised(obs: pd.DataFrame, controls: tuple[str, ...] = ()) -> list[tuple[Style, str]]:
     """Every style whose control, or one of `controls` instead, is a label of one of its columns."""
     pairs = [(style, key) for style in STYLES.values() for key in style.condition_keys if key in obs]
-    labels = {key: {str(label).strip() for label in obs[key].dropna().unique()} for _, key in pairs}
+    labels = {key: {*map(str.strip, map(str, pd.Series(obs[key].unique()).dropna()))} for _, key in pairs}
     return [(style, key) for style, key in pairs if labels[key] & {*(controls or style.controls)}]
 
 
@@ -198,7 +198,7 @@ def label_like(obs: pd.DataFrame, limit: int = 4) -> list[str]:
 
 def is_text(values: pd.Series) -> bool:
     """Whether a column holds names, not numbers or flags."""
-    texts = [str(value) for value in pd.unique(values.dropna())[:50]]
+    texts = [*map(str, pd.Series(values.unique()).dropna()[:50])]
     return any(not text.replace(".", "", 1).isdigit() and text not in ("True", "False") for text in texts)
 
 

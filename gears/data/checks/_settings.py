@@ -27,7 +27,7 @@ class SettingTable(LabelTable):
 
     batches: tuple[str, ...]
     """Combinations of values that controls are matched by; one, without a name, where they are not matched."""
-    cell_batch: np.ndarray  # (N,) int32: batch of each cell
+    cell_batch: np.ndarray  # (N,): batch of each cell
 
 
 def is_divided(options: ProcessingOptions) -> bool:
@@ -47,8 +47,7 @@ def one_type_per_batch(obs: pd.DataFrame, options: ProcessingOptions) -> bool:
 
 def setting_table(obs: pd.DataFrame, table: LabelTable, options: ProcessingOptions) -> SettingTable:
     """Divide the cells; `obs` (with ``cell_type``) was checked by :func:`column_findings`."""
-    batch_N, batches = _coded(obs, options.batch_key or [])
-    cell_batch = batch_N.astype(np.int32, copy=False)
+    cell_batch, batches = _coded(obs, options.batch_key or [])
     if not is_divided(options):
         return SettingTable(**vars(table), batches=batches, cell_batch=cell_batch)
     context_N, contexts = _coded(obs, [options.context_key] if options.context_key else [])
@@ -148,10 +147,10 @@ def _kinds(obs: pd.DataFrame, is_control: np.ndarray, key: str | None) -> tuple[
 
 def cell_type_findings(cell_types: pd.Series, pool: bool) -> list[Finding]:
     """Missing cell types; several of them unless they are to be pooled."""
-    missing = list(cell_types.index[cell_types.isna()])
+    missing = list(cell_types.index.take(np.flatnonzero(cell_types.isna())))
     what = f"obs[{cell_types.name!r}] is missing for {count(len(missing), 'cell')}"
     findings = check("missing-cell-type", missing, what, "fill or drop them")
-    names = sorted({str(value) for value in cell_types.dropna().unique()})
+    names = sorted({*map(str, pd.Series(cell_types.unique()).dropna())})
     what = f"{len(names)} cell types ({shorten(names)}): a model describes one"
     remedy = (
         "pass context_key='cell_type' to learn each condition in each type, batch_key='cell_type' to "

@@ -31,7 +31,7 @@ from gears.data.checks._scale import COUNTS, LOG1P
 from gears.data.checks._settings import POOLED, SettingTable
 from gears.data.checks._styles import is_control_like
 from gears.data.reading._matrix import RAW, Annotations, as_csr, layers_of, log_normalize, other_features, values_of
-from gears.files._mapped import pieces
+from gears.files._mapped import pieces, taken
 
 if TYPE_CHECKING:
     from anndata import AnnData
@@ -61,7 +61,7 @@ class ScreenDraft:
     raw: Any
     values: Any
     layout: Layout
-    cells: np.ndarray  # (n,) int64: cells that stay, by their number among the N given
+    cells: np.ndarray  # (n,): cells that stay, by their number among the N given
     # gene_names, cell_types: (G,), (N,)
     gene_names: pd.Series = field(default_factory=lambda: pd.Series(dtype=object))
     cell_types: pd.Series = field(default_factory=lambda: pd.Series(dtype=object))
@@ -190,7 +190,7 @@ def read(adata: AnnData | Annotations, options: ProcessingOptions) -> ScreenDraf
         raw=raw,
         values=values,
         layout=layout,
-        cells=np.arange(adata.n_obs),
+        cells=np.arange(adata.n_obs, dtype=np.min_scalar_type(adata.n_obs)),
         findings=(*_scale.size_findings(adata.n_obs, adata.n_vars), *findings),
     )
 
@@ -254,7 +254,7 @@ def standardise_labels(draft: ScreenDraft, is_gene: KnownGene | None) -> ScreenD
 
     own = by_first(own if not lost.any() else own[~lost])
     of_guides, guides, more_findings = read_guides(list(own.unique()), layout, options, known, is_symbol)
-    draft = draft.found([*findings, *more_findings], cells=np.flatnonzero(~lost) if lost.any() else draft.cells)
+    draft = draft.found([*findings, *more_findings], cells=draft.cells[~lost] if lost.any() else draft.cells)
     if errors(more_findings):
         return draft
     texts = renamed_labels(own, {label: of_guides.get(label, label) for label in own.cat.categories})
@@ -333,7 +333,7 @@ def check_values(draft: ScreenDraft, sample: tuple[np.ndarray, sparse.csr_matrix
     draft, names = replace(draft, matrix=matrix, values=None), draft.obs.index
     if sample is not None:
         rows, matrix = sample
-        names = names[rows]
+        names = names.take(rows)
     if findings := _scale.value_findings(matrix, layer=layer, layers=layers):
         return draft.found(findings)
     options = draft.options
@@ -396,7 +396,9 @@ def divide(draft: ScreenDraft) -> ScreenDraft:
     draft = draft.found(_settings.small_condition_findings(table, MIN_CELLS_DE, with_de=with_de))
     obs, types = draft.of_cells(draft.obs), draft.of_cells(draft.cell_types)
     columns = obs.assign(cell_type=types)
-    draft = draft.found(_settings.column_findings(columns, options, table.is_control[table.cell_condition]))
+    draft = draft.found(
+        _settings.column_findings(columns, options, taken(table.is_control[table.label_condition], table.cell_label))
+    )
     if not draft.ok:
         return draft
     settings = _settings.setting_table(columns, table, options)

@@ -88,7 +88,7 @@ def write_screen(
     table = draft.settings
     assert table is not None
     CellMatrix.write(folder / "cells", [draft.matrix])
-    np.save(folder / "cells" / "label.npy", table.cell_label)
+    np.save(folder / "cells" / "label.npy", table.cell_label.astype(np.int32))
     cells = draft.matrix
     # several processes share the written cells, and batches are parts of them
     if workers > 1 or len(table.batches) > 1:
@@ -185,7 +185,7 @@ def _written_statistics(
         statistics, control_mean_BG = statistics_of(cells, ids, control_of, table.cell_batch, workers=workers)
         if is_measured is not None:
             save_measured(folder, statistics, is_measured, table.conditions)
-        np.save(folder / "cells" / "batch.npy", table.cell_batch)
+        np.save(folder / "cells" / "batch.npy", table.cell_batch.astype(np.int32))
         save_statistics(target, statistics, control_mean_BG)
         return statistics
     with contextlib.ExitStack() as stack:

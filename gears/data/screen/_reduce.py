@@ -14,6 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 from scipy import sparse
 
 from gears.core._progress import followed
@@ -23,6 +24,7 @@ from gears.data.screen._cells import drawn_rows
 from gears.data.screen._files import screen_manifest, screen_tables
 from gears.data.screen._moments import Centre, ConditionMoments, MemoryRows, condition_chunks, processes
 from gears.data.screen._packs import HALVES_SEED, N_HALVES, MomentPack, half_of
+from gears.files._mapped import row_blocks, taken
 from gears.files.formats import content_hash
 
 if TYPE_CHECKING:
@@ -82,10 +84,10 @@ def reduce_to_pack(blocks: Blocks, draft: ScreenDraft, *, workers: int = 1, on_d
     assert table is not None
     row_batch, row_condition, row_N = _rows(table)
     is_control_C = table.is_control
-    groups = [np.flatnonzero(row_condition[row_N] == one) for one in np.flatnonzero(is_control_C)]
+    groups = [np.flatnonzero(taken(row_condition == one, row_N)) for one in np.flatnonzero(is_control_C)]
     drawn = np.concatenate(drawn_rows(groups, len(draft.var)))
     del groups
-    bits_N = _half_bits(table.cell_condition)
+    bits_N = _half_bits(table)
     bits_N[drawn] |= 1 << N_HALVES
     leaves = list(_leaves(blocks, draft.cells, row_N, bits_N))
     del row_N, bits_N
@@ -102,21 +104,29 @@ def reduce_to_pack(blocks: Blocks, draft: ScreenDraft, *, workers: int = 1, on_d
 def _rows(table: SettingTable) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Batch and condition of each row of the pack, (R,), those with cells, and the row of each cell, (N,)."""
     n_conditions = len(table.conditions)
-    key_N = table.cell_batch * np.int64(n_conditions) + table.cell_condition
     is_there = np.zeros(len(table.batches) * n_conditions, dtype=bool)
-    is_there[key_N] = True
+    key_N = np.empty(len(table.cell_label), dtype=np.min_scalar_type(len(is_there)))
+    for cells in row_blocks(len(key_N), 64):
+        key_N[cells] = table.cell_batch[cells] * np.int64(n_conditions) + table.label_condition[table.cell_label[cells]]
+        is_there[key_N[cells]] = True
     keys = np.flatnonzero(is_there)
     row_of_key = np.cumsum(is_there, dtype=np.min_scalar_type(len(keys))) - 1
-    return *np.divmod(keys, n_conditions), row_of_key[key_N]
+    return *np.divmod(keys, n_conditions), taken(row_of_key, key_N)
 
 
-def _half_bits(condition_N: np.ndarray) -> np.ndarray:
+def _half_bits(table: SettingTable) -> np.ndarray:
     """The half of each cell in every repeat, as bits, (N,) uint8."""
-    bits_N = np.zeros(len(condition_N), dtype=np.uint8)
-    order, n_C = np.argsort(condition_N, kind="stable"), np.bincount(condition_N)
-    for condition, cells in enumerate(np.split(order, np.cumsum(n_C)[:-1])):
+    n_C, n_cells = table.counts(), len(table.cell_label)
+    by_condition, bits_N = np.zeros((2, n_cells), dtype=np.uint8)
+    for condition, bits in enumerate(np.split(by_condition, np.cumsum(n_C)[:-1])):
         for repeat in range(N_HALVES):
-            bits_N[cells] |= (half_of(len(cells), HALVES_SEED, repeat, condition) << repeat).astype(np.uint8)
+            bits |= (half_of(len(bits), HALVES_SEED, repeat, condition) << repeat).astype(np.uint8)
+    next_C = np.cumsum(n_C) - n_C  # the next cell of each condition
+    for cells in row_blocks(n_cells, 64):
+        condition_B = table.label_condition[table.cell_label[cells]]
+        order, n_C = np.argsort(condition_B, kind="stable"), np.bincount(condition_B, minlength=len(n_C))
+        bits_N[cells][order] = by_condition[np.repeat(next_C - np.cumsum(n_C) + n_C, n_C) + np.arange(len(order))]
+        next_C += n_C
     return bits_N
 
 
@@ -127,7 +137,7 @@ def _leaves(blocks: Blocks, cells: np.ndarray, row_N: np.ndarray, bits_N: np.nda
     n_leaves = len(blocks.blocks) if blocks.on_dask else min(MOST_LEAVES, len(blocks.blocks))
     for numbers in np.array_split(np.arange(len(blocks.blocks)), n_leaves):
         first, last = int(numbers[0]), int(numbers[-1]) + 1
-        low, high = np.searchsorted(cells, [starts[first], starts[last]])
+        low, high = np.searchsorted(cells, np.array([starts[first], starts[last]], dtype=cells.dtype))
         is_whole = high - low == starts[last] - starts[first]
         cell = None if is_whole else (cells[low:high] - starts[first]).astype(np.int32)
         yield Leaf(blocks.blocks[first:last], blocks.sizes[first:last], cell, row_N[low:high], bits_N[low:high])
@@ -232,7 +242,7 @@ def _pack(
 ) -> MomentPack:
     table, moments = draft.settings, whole.moments
     assert table is not None
-    n_C = np.bincount(table.cell_condition, minlength=len(table.conditions))
+    n_C = table.counts()
     total_CG = np.zeros(whole.first_half.shape[1:])
     np.add.at(total_CG, row_condition, moments.n[:, None] * moments.mean)
     halves_n = np.stack([n_C // 2, n_C - n_C // 2]) * (n_C > 1)
@@ -246,7 +256,7 @@ def _pack(
     tables |= {
         "label_condition": [int(one) for one in table.label_condition],
         "batches": list(table.batches),
-        "label_cells": np.bincount(table.cell_label, minlength=len(table.labels)).tolist(),
+        "label_cells": pd.Series(table.cell_label).value_counts().sort_index().tolist(),
     }
     draft = replace(draft, has_negative=whole.lowest < 0)
     pack = MomentPack(
@@ -259,7 +269,7 @@ def _pack(
         halves,
         halves_n,
         as_csr(first.drawn[in_order]),
-        table.cell_condition[drawn].astype(np.int64),
+        table.label_condition[table.cell_label[drawn]],
     )
     key = content_hash(tables, *pack.arrays().values(), draft.options.to_dict())
     return replace(pack, manifest=pack.manifest | {"content_hash": key})
