@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from anndata import AnnData
 from driving import fork_server, gears_of, pert_data_of
 
 from gears import GEARS, PertData
@@ -23,10 +22,6 @@ from gears.training._loggers import LOGGERS, Record, RunLogger
 
 RUN = {"epochs": 2, "prior": None, "evaluate_test": False, "verbose": False}
 MINE = b"a file of the user"
-
-
-def screen_in(folder: Path, adata: AnnData, name: str = "small") -> PertData:
-    return pert_data_of(folder, adata, name, split="simulation")
 
 
 def new_model(small_data: PertData) -> GEARS:
@@ -125,7 +120,7 @@ def test_a_report_replaces_a_report_and_no_file_of_the_user(saved, small_data, t
 
 def test_a_model_of_another_screen_is_not_replaced(saved, small_screen, tmp_path):
     before = weights_in(saved)
-    other = new_model(screen_in(tmp_path, small_screen[0][:, :-1].copy()))
+    other = new_model(pert_data_of(tmp_path, small_screen[0][:, :-1].copy(), "small", split="simulation"))
     with pytest.raises(FileExistsError, match="holds a model of another screen"):
         other.train(**RUN, save_path=str(saved))
     with pytest.raises(FileExistsError, match="holds a model of another screen"):

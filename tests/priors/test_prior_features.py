@@ -12,7 +12,6 @@ from gears.priors import _magnitude as magnitude
 from gears.priors import _process as process
 from gears.priors import _regression as regression
 from gears.priors._kernels import gene_features, mixed, specific_covariance, training_kernels
-from gears.priors._regression import Spectrum
 from gears.priors._source import vector_similarity
 
 SHARED, OWN, SIMILAR = 0.3, 0.8, 1.1
@@ -44,25 +43,17 @@ def test_features_of_many_genes_keep_every_variance_and_the_frequent_genes(genes
     assert found.rest_C[8] > OWN
 
 
-def problem(genes: GeneSimilarity, noise_C: np.ndarray) -> tuple[np.ndarray, ...]:
+def test_the_regression_by_features_is_exact_where_noise_is_alike(genes):
+    noise_C = np.full(len(SETS), 1.7)
     rng = np.random.default_rng(8)
     signal_CC = specific_covariance(SETS, genes, SHARED, OWN, SIMILAR) + 0.2 * np.eye(len(SETS))
     noise_G = rng.uniform(0.05, 0.4, 30)
     delta_CG = 0.7 + np.linalg.cholesky(signal_CC) @ rng.standard_normal((len(SETS), 30))
     delta_CG += np.sqrt(noise_C)[:, None] * np.sqrt(noise_G) * rng.standard_normal(delta_CG.shape)
-    return delta_CG, signal_CC, noise_G
-
-
-def by_features(genes: GeneSimilarity, noise_C: np.ndarray, typical: float) -> Spectrum:
-    found = gene_features(genes.members(SETS), genes, SHARED, OWN, SIMILAR)
-    return Spectrum.of_features(found, np.full(len(SETS), 0.2), noise_C, typical)
-
-
-def test_the_regression_by_features_is_exact_where_noise_is_alike(genes):
-    noise_C = np.full(len(SETS), 1.7)
-    delta_CG, signal_CC, noise_G = problem(genes, noise_C)
     whole = regression.solve(delta_CG, signal_CC, noise_C, noise_G)
-    found = regression.solve_in(by_features(genes, noise_C, 0.1), delta_CG, noise_G)
+    features = gene_features(genes.members(SETS), genes, SHARED, OWN, SIMILAR)
+    spectrum = regression.Spectrum.of_features(features, np.full(len(SETS), 0.2), noise_C, 0.1)
+    found = regression.solve_in(spectrum, delta_CG, noise_G)
     np.testing.assert_allclose(found.coefficient_CG, whole.coefficient_CG, atol=1e-10)
     np.testing.assert_allclose(found.left_out_CG, whole.left_out_CG, atol=1e-10)
     np.testing.assert_allclose(found.level_G, whole.level_G, atol=1e-10)
