@@ -15,7 +15,6 @@ from gears.cli.main import main
 from gears.data.splits import Split
 from gears.files._atomic import only_writer
 from gears.files.formats import read_tensors
-from gears.model._folder import is_model
 from gears.report import write_report
 from gears.simulate import simulate_to_h5ad
 from gears.training._loggers import LOGGERS, Record, RunLogger
@@ -172,7 +171,7 @@ def test_an_earlier_model_stays_until_the_run_is_complete(small_data, tmp_path, 
         new_model(small_data).train(**longer, loggers=[interrupting])
     assert same_weights(first, weights_in(path)), "the earlier model was replaced by a part of a run"
     unfinished = tmp_path / "m.unfinished"
-    assert is_model(unfinished)
+    assert GEARS.from_pretrained(unfinished, device="cpu")
 
     result = new_model(small_data).train(**longer, resume=True)
     assert len(result.history) == 3
@@ -213,7 +212,7 @@ def test_two_trainings_exclude_each_other(small_data, tmp_path):
         holder.kill()  # the lock ends with its process
         holder.join()
     new_model(small_data).train(**RUN, save_path=str(path))
-    assert is_model(path)
+    assert GEARS.from_pretrained(path, device="cpu")
 
 
 def test_the_lock_is_free_after_an_error(tmp_path):

@@ -56,7 +56,6 @@ from gears.files import _atomic as atomic
 from gears.files.formats import read_tensors
 from gears.gears import GEARS
 from gears.jobs import _job as job_module
-from gears.jobs._job import TrainingJob, train_ddp_worker
 from gears.simulate import simulated_screen
 from gears.training import TrainingEngine
 from gears.training import _checkpoints as checkpoints
@@ -150,7 +149,7 @@ def arm_worker(case: Case, folder: Path, rank: int) -> None:
 
 def faulty_worker(rank: int, world_size: int, case: Case, folder: str, *args: Any) -> Any:
     arm_worker(case, Path(folder), rank)
-    return train_ddp_worker(rank, world_size, *args)
+    return job_module.train_ddp_worker(rank, world_size, *args)
 
 
 def arm_caller(case: Case, folder: Path) -> None:
@@ -464,7 +463,7 @@ def prepare(template: Path) -> None:
     (template / "screens").mkdir(parents=True)
     adata, _ = simulated_screen(n_genes=40, n_singles=10, n_pairs=6, cells_per_condition=12, n_control=40, seed=3)
     adata.write_h5ad(template / "screens" / "small.h5ad")
-    job = TrainingJob.check(
+    job = job_module.TrainingJob.check(
         template / "screens", "small", {"split": "simulation", "seed": 1},
         {"save_path": str(template / "model"), "model_config": {"hidden_size": 4}, "prior": None},
         {"default_pert_graph": False},
