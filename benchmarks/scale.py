@@ -101,7 +101,7 @@ def train(**options):
     return block.figures | {
         "conditions": len(model.pert_data.split.conditions("train")),
         "epochs": len(result.history),
-        "epoch_s": seconds[len(seconds) // 2],
+        "epoch_s": seconds[len(seconds) // 2] if seconds else None,  # by default no network is trained
         "network_weight": result.network_weight,
     }
 

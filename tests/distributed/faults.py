@@ -12,6 +12,7 @@ importing libraries.
 import contextlib
 import errno
 import functools
+import gc
 import importlib
 import itertools
 import json
@@ -65,7 +66,7 @@ from gears.training._tasks import MomentsTask
 launch_module = importlib.import_module("gears.distributed._launch")
 
 MARK = "GEARS_FAULT"
-EPOCHS, THIRD_STEP, SECOND_EPOCH = 2, 3, 2
+EPOCHS, THIRD_STEP, SECOND_EPOCH = 3, 3, 2  # a stop that comes in the last validation finds the run complete
 
 
 # -- in the caller and in its workers ---------------------------------------------------------
@@ -241,6 +242,7 @@ def fork(folder: Path, name: str, work: Callable[[], Any]) -> int:
         except BaseException as error:
             told |= {"type": type(error).__name__, "message": str(error), "trace": traceback.format_exc()}
         told["at"] = time.time()
+        gc.collect()  # a screen that was read is in a cycle of references, which keeps its files open until then
         after = process_state()
         told["changed"] = [f"{key}: {before[key]} became {after[key]}" for key in before if before[key] != after[key]]
         (folder / f"{name}.json").write_text(json.dumps(told))
