@@ -156,6 +156,11 @@ def pert_data_of(folder: Path, adata: Any, name: str = "toy", **options: Any) ->
     return data
 
 
+def perturbed_in(split: Any, part: str) -> list[Any]:
+    """The conditions of a part of a split but the control."""
+    return [condition for condition in split.conditions(part) if not condition.is_control]
+
+
 def gears_of(data: Any, **network: Any) -> Any:
     """A GEARS model on the CPU, of eight hidden units unless told otherwise, untrained."""
     from gears import GEARS

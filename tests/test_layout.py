@@ -9,6 +9,7 @@ annotations (`if TYPE_CHECKING`) may go against the order of rooms, but make no 
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -36,6 +37,8 @@ DOORS = {
 MOST_LINES = 700
 LONGEST_CHAIN = 20
 """Modules on the longest way along imports. It only falls."""
+UNNAMED = {"files.formats", "model.network", "priors.joint"}
+"""Modules that users have no need of, and yet without an underscore. There may be fewer, not more."""
 
 
 def dotted_path(node: ast.expr) -> str:
@@ -236,6 +239,23 @@ def test_metrics_are_computed_in_the_evaluation_only(layout):
 def test_no_file_is_too_long_and_beside_the_rooms_there_are_doors_only(layout):
     assert not layout.long_files(), f"more than {MOST_LINES} lines"
     assert {path.stem for path in layout.root.glob("*.py")} == DOORS
+
+
+def test_a_module_that_no_page_names_has_an_underscore(layout):
+    """A page names the module itself, or a class or function of it."""
+    root = layout.root.parent
+    words = set(
+        re.findall(r"[\w.]+\w", "\n".join(p.read_text() for p in (root / "README.md", *root.glob("docs/*.md"))))
+    )
+    words |= {word.rpartition(".")[2] for word in words} | {word.rpartition(".")[0] for word in words}
+    unnamed = set()
+    for module in layout.paths:
+        is_public = "._" not in f".{module}" and module not in DOORS and not layout.is_room(module)
+        if is_public and f"gears.{module}" not in words:
+            names = {node.name for node in layout.tree(module).body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+            if not names & words:
+                unnamed.add(module)
+    assert unnamed == UNNAMED
 
 
 CIRCLE = "def planted():\n    import gears\n\n    gears.PertData"  # a lazy table, inside a function

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from anndata import AnnData
 from driving import fork_server, gears_of, pert_data_of
 
 from gears import GEARS, PertData
@@ -16,17 +15,12 @@ from gears.cli.main import main
 from gears.data.splits import Split
 from gears.files._atomic import only_writer
 from gears.files.formats import read_tensors
-from gears.model._folder import is_model
 from gears.report import write_report
 from gears.simulate import simulate_to_h5ad
 from gears.training._loggers import LOGGERS, Record, RunLogger
 
 RUN = {"epochs": 2, "prior": None, "evaluate_test": False, "verbose": False}
 MINE = b"a file of the user"
-
-
-def screen_in(folder: Path, adata: AnnData, name: str = "small") -> PertData:
-    return pert_data_of(folder, adata, name, split="simulation")
 
 
 def new_model(small_data: PertData) -> GEARS:
@@ -125,7 +119,7 @@ def test_a_report_replaces_a_report_and_no_file_of_the_user(saved, small_data, t
 
 def test_a_model_of_another_screen_is_not_replaced(saved, small_screen, tmp_path):
     before = weights_in(saved)
-    other = new_model(screen_in(tmp_path, small_screen[0][:, :-1].copy()))
+    other = new_model(pert_data_of(tmp_path, small_screen[0][:, :-1].copy(), "small", split="simulation"))
     with pytest.raises(FileExistsError, match="holds a model of another screen"):
         other.train(**RUN, save_path=str(saved))
     with pytest.raises(FileExistsError, match="holds a model of another screen"):
@@ -177,7 +171,7 @@ def test_an_earlier_model_stays_until_the_run_is_complete(small_data, tmp_path, 
         new_model(small_data).train(**longer, loggers=[interrupting])
     assert same_weights(first, weights_in(path)), "the earlier model was replaced by a part of a run"
     unfinished = tmp_path / "m.unfinished"
-    assert is_model(unfinished)
+    assert GEARS.from_pretrained(unfinished, device="cpu")
 
     result = new_model(small_data).train(**longer, resume=True)
     assert len(result.history) == 3
@@ -218,7 +212,7 @@ def test_two_trainings_exclude_each_other(small_data, tmp_path):
         holder.kill()  # the lock ends with its process
         holder.join()
     new_model(small_data).train(**RUN, save_path=str(path))
-    assert is_model(path)
+    assert GEARS.from_pretrained(path, device="cpu")
 
 
 def test_the_lock_is_free_after_an_error(tmp_path):

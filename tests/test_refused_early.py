@@ -17,7 +17,6 @@ from gears.core._numbers import plain_number
 from gears.data import ProcessingOptions
 from gears.distributed import check_timeout, find_device, plan_devices
 from gears.distributed._gpus import resolve_gpu_ids
-from gears.files._paths import user_path
 from gears.files.formats import write_json
 from gears.jobs._job import TrainingJob
 from gears.model._folder import check_save_path
@@ -229,9 +228,9 @@ def test_a_tilde_is_the_home_folder(tmp_path, monkeypatch, small_screen_adata):
     assert {"data", "models", "predicted.h5ad", "one.csv"} <= {path.name for path in home.iterdir()}
     assert list(here.iterdir()) == []
     with pytest.raises(ValueError, match="home folder"):
-        user_path("~no-such-user-here/model")
+        PertData("~no-such-user-here/data")
     with pytest.raises(TypeError, match="expected a path"):
-        user_path(3)
+        PertData(3)
 
 
 def in_a_daemonic_process(call: str, folder: str, queue: Any) -> None:

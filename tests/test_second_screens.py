@@ -9,10 +9,9 @@ import pytest
 import yaml
 from driving import gears_of, trained_gears
 
-from gears import PertData, PerturbationModel, simulated_screen, train_multi_gpu
+from gears import GEARS, PertData, PerturbationModel, simulated_screen, train_multi_gpu
 from gears.cli import main
 from gears.graphs import read_effects
-from gears.model._folder import load_parts
 
 SPLIT = {"split": "simulation", "seed": 1}
 EFFECTS, VECTORS = "effects in k562", "vectors"
@@ -44,7 +43,7 @@ def table(place: Path) -> Path:
 
 def of(path: Path) -> tuple[dict[str, float], dict[str, str]]:
     """Weights of the prior of a saved model, and the hashes of its sources."""
-    parts = load_parts(path)
+    parts = GEARS.from_pretrained(path, device="cpu").parts
     assert parts.prior is not None
     return parts.prior.report["weights"], parts.provenance["sources"]
 

@@ -41,7 +41,7 @@ COMMANDS = {  # in the order of use
     "compare": ("_evaluate", "score baselines, and GEARS retrained, over several splits"),
     "report": ("_evaluate", "write the HTML page of a table from evaluate or compare"),
     "convert": ("_convert", "convert screens, splits and saved models of cell-gears"),
-    "completion": ("completion", "print a script for completion in bash, zsh or tcsh"),
+    "completion": ("_completion", "print a script for completion in bash, zsh or tcsh"),
 }
 """Module and description of each command; the module has its ``run_<command>`` and ``<command>_parser``."""
 

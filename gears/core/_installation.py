@@ -1,4 +1,4 @@
-"""The version of this package, what stands in its way (a broken torch, cell-gears in its folder), and usable cores."""
+"""The version of this package, what breaks it (a broken torch, cell-gears in its folder), and usable cores."""
 
 from __future__ import annotations
 

@@ -236,8 +236,8 @@ def started_by_launcher() -> bool:
     # what an image or an earlier job left there; a larger world may be of workers that were started by hand
     if ranks.world_size == 1 and "TORCHELASTIC_RUN_ID" not in os.environ:
         logger.warning(
-            "RANK=0 and WORLD_SIZE=1 are set, but no launcher started this process: they are ignored (unset them to be "
-            "rid of this line)"
+            "RANK=0 and WORLD_SIZE=1 are set, but no launcher started this process: they are ignored (unset them to "
+            "avoid this warning)"
         )
         return False
     return True

@@ -244,9 +244,7 @@ def render_table(
             lines += block(rows, labels=table.attrs.get("labels"), digits=digits)
     legend = _marks(summary["method"])
     if (summary["n_undefined"] > 0).any():
-        legend.insert(
-            0, "[k]: undefined for k conditions, which are not in the mean (for a baseline, 0 in the verdict)"
-        )
+        legend.insert(0, "[k] undefined for k conditions (excluded from the mean; 0 for a baseline in the verdict)")
     lines += ["", *legend] if legend else []
     for name, reason in table.attrs.get("left_out", {}).items():
         lines += ["", f"excluded: {name} ({reason})"]

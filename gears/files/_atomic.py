@@ -37,7 +37,7 @@ def write_atomically(path: str | Path, write: Callable[[Path], object]) -> Path:
     A reader sees the old file or the new one, never an incomplete one. A link stays: what it points to is written.
     """
     path = link_target(user_path(path))
-    with workplace(path) as temporary, naming(path, temporary.parent):
+    with temporary_path(path) as temporary, naming(path, temporary.parent):
         write(temporary)
         with open(temporary, "rb+") as file:
             os.fsync(file.fileno())
@@ -54,7 +54,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     renamed, the new one takes its name, and only then is the old one removed. A link stays: its folder is replaced.
     """
     path = link_target(user_path(path))
-    with workplace(path) as temporary:
+    with temporary_path(path) as temporary:
         with naming(path, temporary.parent):
             temporary.mkdir()
             yield temporary
@@ -209,7 +209,7 @@ def _swap(new: Path, path: Path) -> None:
 @contextlib.contextmanager
 def scratch_folder(parent: str | Path) -> Iterator[Path]:
     """Yield a hidden folder in `parent` (made if need be) that is removed when the block ends."""
-    with workplace(user_path(parent) / "scratch") as folder:
+    with temporary_path(user_path(parent) / "scratch") as folder:
         folder.mkdir()
         yield folder
 
@@ -225,7 +225,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def workplace(path: Path) -> Iterator[Path]:
+def temporary_path(path: Path) -> Iterator[Path]:
     """Yield a path of the same name as `path` in a new temporary folder, which is removed when the block ends."""
     path.parent.mkdir(parents=True, exist_ok=True)
     clean_leftovers(path.parent, path.name)

@@ -216,7 +216,7 @@ class GeneAnnotation:
     def with_ancestors(self, obo: str | Path) -> GeneAnnotation:
         """The annotation with every ancestor of each gene's terms, from an ontology in OBO format.
 
-        The roots, which all genes would share, are excluded. Terms that the ontology lacks stay as they are;
+        The roots, which all genes would share, are excluded. Terms that the ontology lacks are unchanged;
         alternative identifiers become the present ones.
         """
         terms, ancestors = annotation_files.Ontology.from_obo(obo).ancestors(self.terms)

@@ -216,7 +216,7 @@ class Ontology:
     def ancestors(self, annotated: Sequence[str]) -> tuple[list[str], sparse.csr_matrix]:
         """Terms and their ancestors, but for the roots, which all genes would share; and which is one of which.
 
-        Terms that the ontology lacks stay as they are; alternative identifiers become the present ones. The matrix has
+        Terms that the ontology lacks are unchanged; alternative identifiers become the present ones. The matrix has
         a row for each annotated term, and 1 in the columns of the term and of its ancestors, (annotated, terms) int32.
         """
         import networkx

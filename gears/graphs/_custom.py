@@ -126,7 +126,7 @@ class GraphMaker:
         return graph
 
     def _from_frame(self, table: pd.DataFrame) -> Graph:
-        """A plain table as it is; one with a database's columns, or with signs, as a file of it."""
+        """A plain table unchanged; one with a database's columns, or with signs, as a file of it."""
         if is_plain(table):
             need_known_score(table.drop(columns=["source", "target"]), "the edge table")
             return Graph.from_frame(table, self.nodes)

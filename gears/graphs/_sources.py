@@ -127,7 +127,7 @@ def read_effects(source: Any, resolve: Resolve | None = None) -> GeneEffects:
 
 
 def opened(source: Any) -> Any:
-    """The prepared screen of a PertData or a prepared folder; anything else as it is."""
+    """The prepared screen of a PertData or a prepared folder; anything else unchanged."""
     if isinstance(source, str | Path) and is_prepared(user_path(source)):
         return PreparedScreen.open(source)
     return getattr(source, "whole_screen", source)

@@ -1,4 +1,4 @@
-"""Independent trainings as tasks of a dask cluster: a process of its own for each, beside the dask worker.
+"""Independent trainings as tasks of a dask cluster: a separate process for each, beside the dask worker.
 
 A worker of dask is a daemonic process, which must not start others by ``multiprocessing``, and its tasks run in threads
 that no signal reaches. So a task starts Python, which trains its one configuration as a job of a job array does, and

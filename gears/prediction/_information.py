@@ -1,4 +1,4 @@
-"""Information behind predictions: their model and screen, what it knows of genes, the conditions that they rest on."""
+"""Information behind predictions: their model and screen, its gene names, the conditions that they rest on."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def _elsewhere(
     criterion: Criterion,
     judged: np.ndarray | None,
 ) -> Elsewhere:
-    """What is said of settings without training conditions: by contexts held out in turn, where several train."""
+    """What is predicted of settings without training conditions: by contexts held out in turn, where several train."""
     process, here = found.candidate.regression.process, found
     data, own = process.data, None
     if len(np.unique(data.context_C)) < 2:  # nothing tells how much carries over

@@ -136,7 +136,7 @@ class GenePrior:
     slope_K: np.ndarray = field(default_factory=lambda: np.ones(N_KINDS))
     """Factor on everything, for each of :data:`gears.priors._kernels.KINDS`, (K,)."""
     mean_share_K: np.ndarray = field(default_factory=lambda: np.zeros(N_KINDS))
-    """By kind of condition how much of the mean stands for as much of the sum: 1 is the mean alone."""
+    """By kind of condition the share of the mean of the effects in place of their sum: 1 is the mean alone."""
     magnitude: Magnitude | None = None  # departure of several genes from the sum
     network_weight: float = 1.0
     """Factor on the network's change, which is added to the prior's; 0 where the prior is used alone."""
@@ -148,7 +148,7 @@ class GenePrior:
     """Whether combinations may take over what a single shows beyond its gene's effect; False in files of earlier
     versions with several settings."""
     scale: np.ndarray | None = None  # factor of each setting on its effects, (S, 1) or for each gene (S, G); None for 1
-    elsewhere: Elsewhere | None = None  # what is said of settings without training conditions
+    elsewhere: Elsewhere | None = None  # what is predicted of settings without training conditions
     of_others: Residual | None = None  # what other screens add for genes that training does not perturb
     basis: Basis | None = None
     """What the regression was made from, which explains predictions; None of very many conditions, or of one alone."""
@@ -161,7 +161,7 @@ class GenePrior:
         return np.unique(settings_of(self.measured.sets, self.n_kinds))
 
     def _away(self, sets: Sets) -> tuple[np.ndarray, Elsewhere] | None:
-        """Rows of settings without training conditions and what is said of them; None where there are none."""
+        """Rows of settings without training conditions and what is predicted of them; None where there are none."""
         if self.elsewhere is None:
             return None
         rows = np.flatnonzero(is_elsewhere(sets, self.trained_settings, self.n_kinds))

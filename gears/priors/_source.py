@@ -65,6 +65,7 @@ def prior_data(pert_data: PertData, conditions: Sequence[Condition], inputs: Pri
     names: list[str] = pert_data.pert_names.tolist()
     first = screen.control_of[ids[0]]
     n_kinds = max(1, len(screen.kinds))
+    # settings are numbered context x n_kinds + type, and a context's types share its control
     control_mean_SG = np.repeat(screen.model_contexts.control_mean_KG, n_kinds, axis=0)
     n_control: float | np.ndarray = float(statistics.n[first])
     if len(control_mean_SG) == 1:
@@ -221,6 +222,7 @@ def prior_of(
 
     key = fit_key(pert_data, conditions, inputs)
     arrays = cached_arrays(pert_data.screen.folder / "priors", "prior", key, fit)
+    # the cached prior has no network: whoever trains one beside it sets the weight
     report = json.loads(str(arrays.pop("report")))
     left_out_CG = arrays.pop("left_out")
     prior = dataclasses.replace(GenePrior.from_arrays(arrays, report), network_weight=0.0)

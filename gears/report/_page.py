@@ -74,8 +74,8 @@ def report_figures(results: Results, profiles: Profiles | None) -> dict[str, tup
     figure = verdict_figure(results, model)
     if figure is not None:
         text = (
-            f"Gain of {model} over the three best baselines of each decisive metric, paired by condition, with "
-            f"{100 * results.level:g} % intervals; right of the line {model} is better, also for errors. "
+            f"Improvement of {model} over the three strongest baselines, per decisive metric (paired by condition, "
+            f"{100 * results.level:g} % intervals); right of the line {model} is better, also for errors. "
             "Numbers are means."
         )
         figures["verdict"] = (figure, text)

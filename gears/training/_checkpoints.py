@@ -24,7 +24,7 @@ from gears.training.options import TrainOptions
 MOST_UNREAD = 16
 """Steps whose losses and checks are read at once."""
 LONGEST_SECONDS = 10.0
-"""Workers hear about this often of a wish to stop; at most every :data:`MOST_UNREAD` steps."""
+"""Seconds after which workers learn of a request to stop; at most every :data:`MOST_UNREAD` steps."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class StepRecord:
 
     loss: float  # this worker's loss; that of all workers where the step was computed by shards
     finite: bool  # whether the losses and gradients of all workers are, in this step and all before
-    # stop, seconds: mean over workers of a wish to stop (1 or 0), and of the seconds that a step took
+    # stop, seconds: mean over workers of a request to stop (1 or 0), and of the seconds that a step took
     stop: float = 0.0
     seconds: float = 0.0
 
@@ -52,7 +52,7 @@ class StepRecords:
         self.exact = exact_dtype(device)
         # 1 once a loss or gradient was not finite; on the device, so that nobody waits for it
         self.broken = torch.zeros((), device=device, dtype=torch.float32)
-        # what this worker sends with its gradients: 0 or NaN by the loss, a wish to stop, seconds of a step
+        # what this worker sends with its gradients: 0 or NaN by the loss, a request to stop, seconds of a step
         self.message_3 = torch.zeros(3, dtype=dtype, device=device)
         # several workers learn together, by a common read, that training is to stop
         self.unread, self.stopping = 0, False
@@ -78,7 +78,7 @@ class StepRecords:
         return self.message_3
 
     def message_of_shard(self, loss: Tensor) -> Tensor:
-        """The same with the loss itself, in a tensor of its own."""
+        """The same with the loss itself, in a separate tensor."""
         return torch.cat([loss.view(1).to(self.message_3.dtype), self.message_3[1:]])
 
     def add(self, loss: Tensor, gradients: Sequence[Tensor], averaged: Tensor | None, *, scaled: bool) -> None:

@@ -123,6 +123,7 @@ class Fit:
                 fitted = fitted_prior(self.pert_data, self.parts, self.given)
             with self.seconds.of("head"):
                 fitted, head_stopped = self._add_head(fitted)
+            # a head changes the prior, so the validation part is scored after it
             with self.seconds.of("prior"):
                 validation = self._use_prior(fitted)
             untrained_because = head_stopped or self._untrained_because(validation)
@@ -130,6 +131,7 @@ class Fit:
                 with self.seconds.of("graphs"):
                     network = make_network()
                 with self.seconds.of("training"):
+                    # the first step starts at the prior itself; a network already trained beside one keeps its weights
                     if fitted is not None and not had_prior:
                         begin_at_zero(network)
                     run = self._run(network, fitted, validation)
@@ -249,7 +251,7 @@ class Fit:
         """Warn where the kept weights do not fit the training conditions; draw a network alone to the train mean."""
         if self.parts.config.no_perturb:
             return
-        kept = copy.deepcopy(network)
+        kept = copy.deepcopy(network)  # the network itself holds the weights of the last epoch
         kept.load_state_dict(self.run.best_state)
         share = share_fitted(kept, self.pert_data, None if fitted is None else prior_rows(self.pert_data, fitted))
         if share is not None and share < FITTED_SHARE and self.worker.rank == 0:
@@ -278,6 +280,7 @@ class Fit:
 
     def _refit(self) -> None:
         """Fit the prior to training and validation conditions, which decide nothing more."""
+        # head and network weight stay those of the training part: both were chosen on conditions that this fit has seen
         split, choice = self.pert_data.split, self.choice
         assert split is not None
         assert choice is not None

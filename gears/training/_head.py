@@ -77,7 +77,7 @@ class TrainedHead:
     fitted: FittedPrior
     weights: dict[str, HeadWeight] = dataclasses.field(default_factory=dict)  # of "single" and "several" genes
     why: str | None = None  # why no head was trained, or None
-    stopped: str | None = None  # who was asked to stop before training was complete, or None
+    stopped: str | None = None  # what stopped training early, or None
 
 
 class HeadTask:
@@ -225,7 +225,7 @@ def _moments(inner: InnerPredictions) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _stopped_in_training(head: SharedHead, task: HeadTask, options: TrainOptions, worker: World) -> str | None:
-    """Train all members in place; who was asked to stop before the end, or None."""
+    """Train all members in place; what stopped it early, or None."""
     share: Any = {"rank": worker.rank, "world_size": worker.world_size}
     loader = ConditionLoader(np.arange(len(task.inner.sets)), PER_STEP, least=STEPS, **share)
     head.to(task.device, task.dtype)
@@ -341,7 +341,7 @@ def earned_weight(
     candidate = min(max(bound, 0.0), 1.0)
     least_squares = float(product_R.sum() / square_R.sum())
     without_R4 = truth.scores(prior_CG)[rows]
-    refused = HeadWeight(0.0, least_squares, n_conditions=len(rows))
+    unused = HeadWeight(0.0, least_squares, n_conditions=len(rows))
     for share in SHARES if candidate else ():
         gain_R4 = truth.scores(prior_CG + share * candidate * head_CG)[rows] - without_R4
         gain_4 = gain_R4.mean(axis=0)
@@ -350,5 +350,5 @@ def earned_weight(
         if (low_2 > 0).all() and (gain_4[2:] >= 0).all():
             return HeadWeight(share * candidate, least_squares, gains, len(rows))
         if share == 1.0:
-            refused = dataclasses.replace(refused, gains=gains)
-    return refused
+            unused = dataclasses.replace(unused, gains=gains)
+    return unused

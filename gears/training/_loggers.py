@@ -75,7 +75,7 @@ def check_loggers(names: Iterable[str], *, has_folder: bool = True) -> None:
         if name == "wandb":
             import wandb
 
-            # without a key the run would be refused after the screen was read
+            # without a key the run would fail after the screen was read
             if os.environ.get("WANDB_MODE", "online") == "online" and not wandb.api.api_key:
                 msg = (
                     "loggers='wandb' needs an API key of Weights & Biases, and none was found; run `wandb login`, "

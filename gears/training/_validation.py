@@ -12,8 +12,8 @@ candidate's gains g_u are compared as
     t = sum_u g_u / sqrt(sum_u g_u^2)
 
 whose denominator signs leave unchanged: of the plain sums a single bad epoch would be the largest as soon as its signs
-are flipped, and no gain could reach it. Whether the network gains anything is said by the largest t of the kept epoch,
-often that of a small weight, which no single condition decides; its weight is that of the largest mean gain.
+are flipped, and no gain could reach it. Whether the network gains anything is decided by the largest t of the kept
+epoch, often that of a small weight, which no single condition decides; its weight is that of the largest mean gain.
 ``benchmarks/network_weight.py`` compares this rule with others.
 
 *Slope.* A network alone over-fits: what it predicts of a held-out condition deviates from the mean change O of the

@@ -173,7 +173,7 @@ class ShardReducer(Reducer):
         """Sum over shards; one tensor for all shards of this worker, which they do not change."""
         return self._shards.exchange(self._position, tensor.detach(), in_order)
 
-    add_up = sum  # a new tensor: that of the other shards stays as it is
+    add_up = sum  # a new tensor: that of the other shards is unchanged
 
 
 class Shards:

@@ -69,7 +69,8 @@ def test_a_model_loads_for_the_screen_it_was_trained_on(tmp_path, toy_adata):
     adata = toy_adata[:, :12].copy()
     adata.var["gene_name"] = GENES
     adata.obs["condition"] = ["ctrl"] * 60 + ["G00+ctrl"] * 60 + ["G03+P2"] * 96
-    data = PertData(tmp_path, gene_set_path=_written(tmp_path, PERTS))
+    (tmp_path / "genes.txt").write_text("\n".join(PERTS))
+    data = PertData(tmp_path, gene_set_path=tmp_path / "genes.txt")
     data.new_data_process("toy", adata)
     with pytest.raises(ValueError, match="give either it or"):
         load_cell_gears_model(FOLDER / "plain", data, gene_names=GENES)
@@ -81,12 +82,6 @@ def test_a_model_loads_for_the_screen_it_was_trained_on(tmp_path, toy_adata):
         model.predict(["P1"], clip=False).delta("P1"), loaded("plain").predict(["P1"], clip=False).delta("P1")
     )
     assert load_cell_gears_model(FOLDER / "plain", data, device="cpu").pert_data is data
-
-
-def _written(folder: Path, genes: list[str]) -> Path:
-    path = folder / "genes.txt"
-    path.write_text("\n".join(genes))
-    return path
 
 
 LOSS_PERTS = ["A+ctrl", "ctrl", "A+B", "A+ctrl", "A+B", "A+ctrl"]

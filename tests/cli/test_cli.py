@@ -18,7 +18,7 @@ import pytest
 
 from gears import __version__
 from gears.cli import main
-from gears.cli.completion import SHELLS, command_tree, parser_of
+from gears.cli._completion import SHELLS, command_tree, parser_of
 from gears.cli.main import COMMANDS
 from gears.training.options import TrainOptions
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 from test_cli import refused
 
@@ -94,12 +93,7 @@ def test_bad_calls_are_one_line(small_model, small_data, tmp_path, capsys):
     assert "did you mean 'additive'" in refused(capsys, "compare", small_data.dataset_path, "--baselines", "aditive")
     assert "no saved model" in refused(capsys, "evaluate", tmp_path, small_data.dataset_path)
     assert "--folds is 1; expected" in refused(capsys, "compare", small_data.dataset_path, "--folds", 1)
-    assert "lacks the columns" in refused(capsys, "report", _csv(tmp_path), tmp_path / "out")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    assert "lacks the columns" in refused(capsys, "report", tmp_path / "other.csv", tmp_path / "out")
     assert "no file" in refused(capsys, "report", tmp_path / "none.csv", tmp_path)
     assert not (tmp_path / "out").exists()
-
-
-def _csv(folder: Path) -> Path:
-    path = folder / "other.csv"
-    path.write_text("a,b\n1,2\n")
-    return path

@@ -17,7 +17,6 @@ import pytest
 from driving import gears_of, pert_data_of
 
 from gears.core import _progress as module
-from gears.core._progress import Report, followed, progress, send_progress
 
 
 class Terminal(io.StringIO):
@@ -45,7 +44,7 @@ def terminal(monkeypatch):
 
 
 def test_a_bar_says_how_far_how_fast_and_how_long_still(terminal):
-    with progress(4, "training", "steps") as advance:
+    with module.progress(4, "training", "steps") as advance:
         advance(1)
         bar = module._drawn["training"]
         text = str(bar)
@@ -73,7 +72,7 @@ def test_a_terminal_without_a_width_gets_a_bar_all_the_same():
 
 def test_nothing_before_two_seconds(terminal, monkeypatch):
     monkeypatch.setattr(module, "DELAY", 2.0)
-    assert list(followed("abc", 3, "reading", "letters")) == ["a", "b", "c"]
+    assert list(module.followed("abc", 3, "reading", "letters")) == ["a", "b", "c"]
     assert terminal.getvalue() == ""
 
 
@@ -83,7 +82,7 @@ def test_quiet(terminal, monkeypatch, caplog, why, where):
     shown = terminal if where == "terminal" else write_to(io.StringIO(), monkeypatch)
     if why == "no INFO lines":
         logging.getLogger("gears").setLevel(logging.WARNING)
-    with progress(2, "training", "steps", enabled=why != "verbose=False") as advance:
+    with module.progress(2, "training", "steps", enabled=why != "verbose=False") as advance:
         advance(1)
         assert not module._drawn
     assert shown.getvalue() == caplog.text == ""
@@ -95,7 +94,7 @@ def test_a_log_gets_lines(terminal, monkeypatch, caplog):
     now = 0.0
     monkeypatch.setattr(module, "DELAY", 2.0)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now))
-    with progress(400, "training", "steps") as advance:
+    with module.progress(400, "training", "steps") as advance:
         for now in range(100):
             advance(4, f"loss {now}")
     times = [2, 32, 62, 92]
@@ -106,11 +105,11 @@ def test_a_log_gets_lines(terminal, monkeypatch, caplog):
 
 
 def test_work_whose_end_nobody_knows_is_counted(terminal, monkeypatch, caplog):
-    with progress(None, "fitting the prior", "iterations") as advance:
+    with module.progress(None, "fitting the prior", "iterations") as advance:
         advance(3)
         assert str(module._drawn["fitting the prior"]).startswith("fitting the prior: 3 iterations [")
     write_to(io.StringIO(), monkeypatch)
-    with progress(None, "fitting the prior", "iterations") as advance:
+    with module.progress(None, "fitting the prior", "iterations") as advance:
         advance(3)
     assert caplog.messages == ["fitting the prior: 3 iterations"]
 
@@ -128,13 +127,13 @@ def test_a_worker_sends_and_its_parent_draws(terminal, monkeypatch):
 
     sent: list[Any] = []
     monkeypatch.setattr(module, "EVERY", 0.0)
-    send_progress(sent.append)
+    module.send_progress(sent.append)
     try:
-        for _ in followed([3, 4], 7, "training", "steps", size=int):
+        for _ in module.followed([3, 4], 7, "training", "steps", size=int):
             assert not module._drawn
     finally:
-        send_progress(None)
-    assert sent == [Report("training", "steps", done, 7) for done in (3, 7, None)]
+        module.send_progress(None)
+    assert sent == [module.Report("training", "steps", done, 7) for done in (3, 7, None)]
     waiting = [("progress", tuple(report)) for report in sent[:2]]
     channel = SimpleNamespace(closed=False, poll=lambda: bool(waiting), recv=lambda: waiting.pop(0))
     worker = Worker(0, SimpleNamespace(exitcode=None), channel)
@@ -148,7 +147,7 @@ def test_a_worker_sends_and_its_parent_draws(terminal, monkeypatch):
 
 def test_training_is_followed_and_ends_without_a_bar(terminal, tmp_path, toy_adata, toy_go, monkeypatch):
 
-    seen: list[Report] = []
+    seen: list[module.Report] = []
     real = module.show
     monkeypatch.setattr(module, "show", lambda report: (seen.append(report), real(report)))
     data = pert_data_of(tmp_path, toy_adata, gene2go=toy_go, split="simulation")
@@ -170,5 +169,5 @@ def test_an_error_takes_the_bar_away(terminal):
         raise KeyError
 
     with pytest.raises(KeyError):
-        list(followed(broken(), 2, "reading", "cells"))
+        list(module.followed(broken(), 2, "reading", "cells"))
     assert not module._drawn

@@ -5,7 +5,6 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import pytest
@@ -33,20 +32,15 @@ def source(toy_template, tmp_path_factory):
     return path
 
 
-def starts(context: BaseContext, source: Path, folder: Path, n: int) -> list[tuple[str, str, str]]:
-    """n new processes, at most 8 at once, all wanting the same folder."""
-    with ProcessPoolExecutor(8, mp_context=context, max_tasks_per_child=1) as pool:
-        waiting = [pool.submit(prepare_all, str(source), str(folder), 1) for _ in range(n)]
-        return [one.result(timeout=600) for one in waiting]
-
-
 def hidden(folder: Path) -> Iterator[str]:
     return (path.name for path in folder.rglob(".*") if path.name.endswith(".tmp") or ".tmp." in path.name)
 
 
 @pytest.mark.parametrize("n", [6, pytest.param(100, marks=pytest.mark.long)], ids=["6", "100"])
 def test_many_starts_at_once_agree(context, source, tmp_path, n):
-    found = starts(context, source, tmp_path, n)
+    with ProcessPoolExecutor(8, mp_context=context, max_tasks_per_child=1) as pool:
+        waiting = [pool.submit(prepare_all, str(source), str(tmp_path), 1) for _ in range(n)]
+        found = [one.result(timeout=600) for one in waiting]
     assert Counter(found) == {found[0]: n}
     assert not list(hidden(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == [".toy.lock", "toy"]

@@ -18,7 +18,6 @@ from gears import PertData
 from gears.data import PreparedScreen
 from gears.data._published import published_uns
 from gears.data.screen import _files as files
-from gears.data.screen._files import STATISTICS
 from gears.data.screen.prepare import prepare_screen
 from gears.files.formats import content_hash, read_json, write_json
 
@@ -222,7 +221,7 @@ def test_tables_too_large_to_be_held_are_the_same(toy_adata, toy_screen, tmp_pat
     monkeypatch.setattr(files, "MOST_TABLE_VALUES", 2 * toy_adata.n_vars)  # two conditions at a time
     screen = prepare_screen(toy_adata, tmp_path / "blocks")
     assert screen.content_hash == toy_screen.content_hash
-    for name in STATISTICS:
+    for name in files.STATISTICS:
         found, expected = getattr(screen.statistics, name), getattr(toy_screen.statistics, name)
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
         assert found.dtype == expected.dtype

@@ -48,7 +48,7 @@ def test_all_published_splits_come_out(shared, caplog):
             assert {g: sorted(names) for g, names in groups.items()} == {g: sorted(names) for g, names in published}
         moved = expected["twins_moved"]
         n_moved = moved if isinstance(moved, int) else len(moved)
-        told = [record for record in caplog.records if "put together" in record.getMessage()]
+        told = [record for record in caplog.records if "moved to one" in record.getMessage()]
         assert bool(told) == bool(n_moved)
         if told:
             assert told[0].getMessage().startswith(f"{n_moved} label")
@@ -413,7 +413,7 @@ def test_untrue_subgroups_are_found():
     lie = Split("own", 1, {"mode": "strict"}, CLEAN, {"test_subgroup": {"combo_seen0": ["A+B"]}}, exact=True)
     report = check_split(lie)
     assert not report.ok
-    assert "'A+B' is said to be 'combo_seen0', but is 'combo_seen2'" in str(report)
+    assert "'A+B' is listed as 'combo_seen0', but is 'combo_seen2'" in str(report)
 
 
 def test_files_of_splits(tmp_path):

@@ -14,7 +14,7 @@ from anndata import AnnData
 from anndata.io import write_elem
 from scipy import io, sparse
 
-from gears.data import PreparedScreen, add_guides, open_screen
+from gears.data import add_guides, open_screen
 from gears.data.reading import _open as reading
 from gears.data.reading._matrix import layers_of
 from gears.data.screen.prepare import LoadCall, locate_screen, obtain_screen, prepare_screen
@@ -322,10 +322,6 @@ def test_a_filter_that_is_not_installed_is_named(code, name, toy_adata, tmp_path
         open_screen(file)
 
 
-def obtained(path: Path, folder: Path, **options) -> PreparedScreen:
-    return obtain_screen(folder, LoadCall(data_path=path, **options), lambda: lambda _: True)
-
-
 @pytest.fixture
 def toy_file(toy_adata, tmp_path):
     toy_adata.layers["counts"] = sparse.csr_matrix(np.rint(np.expm1(toy_adata.X.toarray())))
@@ -342,7 +338,7 @@ def test_a_file_gives_the_screen_of_its_object(form, most_in_memory, toy_file, t
     adata = anndata.read_h5ad(toy_file)
     adata.X = {"csr": adata.X, "dense": adata.X.toarray(), "csc": adata.X.tocsc()}[form]
     adata.write_h5ad(toy_file)
-    screen = obtained(toy_file, tmp_path / "screens")
+    screen = obtain_screen(tmp_path / "screens", LoadCall(data_path=toy_file), lambda: lambda _: True)
     assert screen.content_hash == toy_screen.content_hash
     np.testing.assert_array_equal(screen.statistics.m4, toy_screen.statistics.m4)
     np.testing.assert_array_equal(screen.cells.csr().toarray(), toy_screen.cells.csr().toarray())

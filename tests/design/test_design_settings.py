@@ -1,26 +1,17 @@
 """Models of screens with contexts: head and design work with one setting and with several."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
-from anndata import AnnData
+from driving import pert_data_of
 from small_models import network_of, trained_on
 
-from gears import GEARS, PertData, simulated_screen
+from gears import GEARS, simulated_screen
 from gears.conditions import Condition
 from gears.design import hits, interactions_table, power, reverse, suggest
 from gears.evaluation.interactions import interaction_scores
 from gears.priors._uncertainty import condition_variance
 from gears.priors.joint import JointCovariance
-
-
-def prepared(folder: Path, adata: AnnData, toy_go: dict) -> PertData:
-    data = PertData(folder, gene2go=toy_go)
-    data.new_data_process("lines", adata, context_key="cell_type", batch_key=["batch"], perturbation_type_key="guide")
-    data.prepare_split("simulation", seed=1)
-    return data
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +20,7 @@ def lines(tmp_path_factory):
     adata, _ = simulated_screen(
         n_genes=60, n_singles=34, n_pairs=16, cell_types=2, cells_per_condition=30, n_control=200, seed=5
     )
-    data = PertData(tmp_path_factory.mktemp("lines"), default_pert_graph=False)
-    data.new_data_process("lines", adata, context_key="cell_type")
-    data.prepare_split("simulation", seed=1)
+    data = pert_data_of(tmp_path_factory.mktemp("lines"), adata, context_key="cell_type", split="simulation")
     return data, trained_on(data)
 
 
@@ -155,7 +144,8 @@ def test_the_head_is_trained_over_contexts(lines, tmp_path):
 
 def test_a_model_of_one_named_setting_answers_without_its_name(tmp_path, divided, toy_go):
     is_one = (divided.obs["cell_type"] == "L1") & (divided.obs["guide"] != "CRISPRa")
-    data = prepared(tmp_path, divided[is_one].copy(), toy_go)
+    keys = {"context_key": "cell_type", "batch_key": ["batch"], "perturbation_type_key": "guide"}
+    data = pert_data_of(tmp_path, divided[is_one].copy(), gene2go=toy_go, split="simulation", **keys)
     model = trained_on(data)
     measured = model.parts.fitted_conditions()[0]
     assert measured.suffix

@@ -7,7 +7,7 @@ import types
 
 import pytest
 
-from gears.distributed._devices import plan_devices
+from gears.distributed import plan_devices
 from gears.distributed._gpus import (
     Gpu,
     check_no_slices,

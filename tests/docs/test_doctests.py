@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from driving import pert_data_of
 from small_models import network_of
 
 import gears
@@ -27,13 +28,11 @@ WITH_MODEL = {"gears.jobs.ensemble", "gears.evaluation.compare", "gears.gears"}
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """A screen in which AHR and KLF1 are measured, and a model of it."""
-    from gears import PertData, simulated_screen
+    from gears import simulated_screen
 
     names = ["AHR", "KLF1", *(f"G{i}" for i in range(38))]
     adata, _ = simulated_screen(gene_names=names, n_singles=10, n_pairs=8, cells_per_condition=12, n_control=40)
-    pert_data = PertData(tmp_path_factory.mktemp("doctests"), default_pert_graph=False)
-    pert_data.new_data_process("screen", adata)
-    pert_data.prepare_split(split="simulation", seed=1)
+    pert_data = pert_data_of(tmp_path_factory.mktemp("doctests"), adata, "screen", split="simulation")
     model = network_of(pert_data)
     return {"pert_data": pert_data, "screen": pert_data.screen, "model": model}
 

@@ -135,8 +135,8 @@ def test_chosen_and_all_gpus(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_torchrun_example(tmp_path: Path) -> None:
-    script = str(EXAMPLES / "torchrun_script.py")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", script]
+    example = str(EXAMPLES / "torchrun_script.py")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", example]
     done = subprocess.run(
         command, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True,
         timeout=600,

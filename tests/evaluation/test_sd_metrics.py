@@ -15,7 +15,7 @@ from gears.evaluation import (
     score,
     verdict_table,
 )
-from gears.evaluation._fitted import ConditionMeans
+from gears.evaluation.baselines import ConditionMeans
 from gears.jobs.estimators import PriorEstimator
 
 NAMES = ("coverage_90", "interval_width_90", "interval_score_90")

@@ -4,10 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from driving import pert_data_of, trained_gears
 from scipy.stats import spearmanr
-from small_models import network_of
 
-from gears import GEARS, PertData
 from gears.evaluation.truth import ScreenCells
 from gears.evaluation.uncertainty import calibration, cell_calibration
 from gears.simulate import simulated_screen
@@ -69,20 +68,11 @@ def data(tmp_path_factory):
     adata, _ = simulated_screen(
         n_genes=60, n_singles=14, n_pairs=10, cells_per_condition=40, n_control=200, counts_per_gene=4.0, seed=6
     )  # fmt: skip
-    made = PertData(tmp_path_factory.mktemp("uncertain"), default_pert_graph=False)
-    made.new_data_process("uncertain", adata)
-    made.prepare_split("simulation", seed=1)
-    return made
-
-
-def trained(data: PertData, seed: int, steps: int, **network) -> GEARS:
-    model = network_of(data, seed=seed, **network)
-    model.train(steps=steps, objective="moments", prior=None, verbose=False, evaluate_test=False)
-    return model
+    return pert_data_of(tmp_path_factory.mktemp("uncertain"), adata, split="simulation")
 
 
 def test_nll_head_is_finite_and_ordered_by_noise(data):
-    model = trained(data, 1, 60, uncertainty=True, uncertainty_kind="nll")
+    model = trained_gears(data, seed=1, steps=60, prior=None, uncertainty=True, uncertainty_kind="nll")
     test = [c for c in data.split.conditions("test") if not c.is_control]
     predictions = model.predict(test, clip=False)
     assert np.isfinite(predictions.cell_sd).all()

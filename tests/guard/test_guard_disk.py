@@ -60,12 +60,8 @@ def copy(run, tmp_path):
     return tmp_path / "copy"
 
 
-def annotation() -> dict[str, set[str]]:
-    return {gene: {f"T{i % 7}", f"T{i % 5}"} for i, gene in enumerate(GENES)}
-
-
 def opened(folder: Path) -> GEARS:
-    data = PertData(folder / "data", gene2go=annotation())
+    data = PertData(folder / "data", gene2go={gene: {f"T{i % 7}", f"T{i % 5}"} for i, gene in enumerate(GENES)})
     data.load("toy")
     data.prepare_split("simulation", seed=1)
     data.get_dataloader(batch_size=64)
@@ -78,10 +74,6 @@ def prepare_again(folder: Path, adata: AnnData) -> None:
     prepare_screen(adata[:180].copy(), folder / "data" / "toy")
 
 
-def save(folder: Path, _: AnnData) -> None:
-    opened(folder).save_model(folder / "run")
-
-
 def train_on(folder: Path, _: AnnData) -> None:
     opened(folder).train(steps=2, evaluate_test=False, verbose=False, save_path=str(folder / "run"), resume=True)
 
@@ -92,7 +84,7 @@ def predict(folder: Path, _: AnnData) -> None:
 
 WRITERS: dict[str, tuple[Callable[[Path, AnnData], Any], str, int]] = {
     "preparing": (prepare_again, "toy could not be written", 2000),
-    "saving": (save, "run could not be written", 2000),
+    "saving": (lambda folder, _: opened(folder).save_model(folder / "run"), "run could not be written", 2000),
     "training": (train_on, r"epoch-.*\.pt could not be written|run could not be written", 3000),
 }
 

@@ -3,7 +3,6 @@
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from anndata import AnnData
@@ -13,14 +12,6 @@ SCRIPT = Path(__file__).with_name("soaking.py")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts open files as Linux does")
 
 
-def assert_flat(found: dict[str, Any], mebibytes: float) -> None:
-    warm, end = found["warm"], found["end"]
-    assert end["memory"] - warm["memory"] < mebibytes, found
-    assert end["files"] <= warm["files"], found
-    assert end["threads"] <= warm["threads"], found
-    assert end["children"] <= warm["children"], found  # other tests of the process may have left one
-
-
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_a_soak_of_minutes(tmp_path):
@@ -28,7 +19,10 @@ def test_a_soak_of_minutes(tmp_path):
     seconds = int(os.environ.get("GEARS_SOAK", "60"))
     found = found_by(SCRIPT, tmp_path, seconds)
     assert found["rounds"] > 10
-    assert_flat(found, 30.0)
+    warm, end = found["warm"], found["end"]
+    assert end["memory"] - warm["memory"] < 30.0, found
+    for name in ("files", "threads", "children"):
+        assert end[name] <= warm[name], (name, found)
 
 
 KILLING = Path(__file__).with_name("killing.py")

@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ import torch
 from driving import gears_of, start_by_fork
 
 from gears import GEARS, PertData, train_many, train_multi_gpu
-from gears.core._installation import cores
 from gears.jobs._job import TrainingJob
 from gears.train_distributed import cleanup_ddp, setup_ddp, train_ddp_worker
 
@@ -151,7 +151,7 @@ def test_more_workers_than_conditions_are_refused_before_workers_start(screens: 
 
 @pytest.mark.parametrize("train", [train_multi_gpu, train_many])
 def test_far_more_processes_than_cores_are_refused_before_anything_is_read(train, tmp_path: Path) -> None:
-    n = 8 * cores() + 1
+    n = 8 * os.cpu_count() + 1
     arguments: dict[str, Any] = {"pert_data_path": tmp_path, "dataset_name": "none", "args": {"save_path": "m"}}
     if train is train_many:
         arguments = {"configs": [arguments], "n_at_once": n}

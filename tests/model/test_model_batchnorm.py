@@ -25,11 +25,6 @@ def rows(*shape: int, seed: int = 1) -> torch.Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64) * 2 + 3
 
 
-def assert_same_state(ours: nn.Module, other: nn.Module) -> None:
-    for name, value in other.state_dict().items():
-        torch.testing.assert_close(ours.state_dict()[name], value, rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("n_genes", [1, 7])
 def test_weights_equal_repeated_rows(n_genes, relu):
@@ -50,7 +45,8 @@ def test_weights_equal_repeated_rows(n_genes, relu):
     torch.testing.assert_close(distinct.grad, gradient, rtol=0, atol=1e-11)
     for a, b in zip(ours.parameters(), torchs.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=0, atol=1e-11)
-    assert_same_state(ours, torchs)
+    for name, value in torchs.state_dict().items():
+        torch.testing.assert_close(ours.state_dict()[name], value, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("n_rows", [0, 3])

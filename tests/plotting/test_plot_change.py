@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from driving import pert_data_of
 from small_models import network_of
 
-from gears import PertData
 from gears.evaluation import Truth
 from gears.plotting import gene_changes, predicted_vs_true, prediction_figure, save_figure
 
@@ -16,15 +16,11 @@ def deltas():
     return true + rng.normal(0, 0.1, 50), true, [f"GENE{gene}" for gene in range(50)]
 
 
-def offsets(collection) -> np.ndarray:
-    return np.asarray(collection.get_offsets())
-
-
 def test_points_are_true_against_predicted_with_top_genes_apart(deltas):
     predicted, true, names = deltas
     top = np.argsort(-np.abs(true))[:5]
     ax = predicted_vs_true(predicted, true, names, top_de=top, title="A+B")
-    by_label = {c.get_label(): offsets(c) for c in ax.collections}
+    by_label = {c.get_label(): np.asarray(c.get_offsets()) for c in ax.collections}
     expected = np.stack([true[top], predicted[top]], axis=1)
     np.testing.assert_allclose(by_label["top 5 differential genes"], expected)
     assert len(by_label["other genes (45)"]) == 45
@@ -133,10 +129,7 @@ def test_wrong_input_is_refused(change, message, names, delta_UG):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory, toy_template, toy_go):
-    data = PertData(tmp_path_factory.mktemp("plots"), default_pert_graph=False, gene2go=toy_go)
-    data.new_data_process("toy", toy_template)
-    data.prepare_split(split="simulation", seed=1)
-    return network_of(data)
+    return network_of(pert_data_of(tmp_path_factory.mktemp("plots"), toy_template, gene2go=toy_go, split="simulation"))
 
 
 def test_the_published_figure_is_written_and_shown_on_request_and_in_a_notebook(model, monkeypatch, tmp_path):

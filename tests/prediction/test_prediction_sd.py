@@ -7,9 +7,10 @@ import anndata
 import numpy as np
 import pandas as pd
 import pytest
+from driving import pert_data_of
 from small_models import trained_on
 
-from gears import GEARS, PertData
+from gears import GEARS
 from gears.jobs.ensemble import Ensemble
 from gears.simulate import simulated_screen
 
@@ -17,10 +18,7 @@ from gears.simulate import simulated_screen
 @pytest.fixture(scope="module")
 def pert_data(tmp_path_factory):
     adata, _ = simulated_screen(n_genes=40, n_singles=14, n_pairs=10, cells_per_condition=15, n_control=60, seed=2)
-    data = PertData(tmp_path_factory.mktemp("sd"), default_pert_graph=False)
-    data.new_data_process("screen", adata)
-    data.prepare_split("simulation", seed=1)
-    return data
+    return pert_data_of(tmp_path_factory.mktemp("sd"), adata, split="simulation")
 
 
 @pytest.fixture(scope="module")
@@ -121,9 +119,7 @@ def test_contexts_have_it(tmp_path):
     adata, _ = simulated_screen(
         n_genes=30, n_singles=8, n_pairs=0, cells_per_condition=40, n_control=90, cell_types=3, seed=4
     )
-    data = PertData(tmp_path, default_pert_graph=False)
-    data.new_data_process("contexts", adata, context_key="cell_type")
-    data.prepare_split("simulation_single", seed=1)
+    data = pert_data_of(tmp_path, adata, context_key="cell_type", split="simulation_single")
     model = trained_on(data)
     gene = data.screen.perturbed_genes[0]
     predictions = model.predict([gene])

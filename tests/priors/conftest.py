@@ -12,11 +12,6 @@ from gears.priors import GeneSimilarity, PriorData
 N_NODES, N_GENES = 14, 40
 
 
-def similarity_of(similar_PP: np.ndarray, sets: tuple[tuple[int, ...], ...]) -> GeneSimilarity:
-    trained_T = np.unique([node for nodes in sets for node in nodes])
-    return GeneSimilarity(trained_T, sparse.csr_matrix(similar_PP[:, trained_T]))
-
-
 @pytest.fixture(scope="session")
 def make_data():
     """Screens of 10 singles and some pairs of 14 nodes, the first 5 of which are measured."""
@@ -48,6 +43,8 @@ def make_data():
         n_C = rng.integers(20, 200, len(sets)).astype(float)
         delta_CG += noise * rng.standard_normal(delta_CG.shape) * np.sqrt(50 / n_C)[:, None]
         variance_G = np.full(N_GENES, 50 * noise**2)
-        return PriorData(sets, delta_CG, variance_G, n_C, control_mean_G, column_P, similarity_of(similar_PP, sets))
+        trained_T = np.unique([node for nodes in sets for node in nodes])
+        similarity = GeneSimilarity(trained_T, sparse.csr_matrix(similar_PP[:, trained_T]))
+        return PriorData(sets, delta_CG, variance_G, n_C, control_mean_G, column_P, similarity)
 
     return make

@@ -73,16 +73,14 @@ def fitted_prior(request, make_data) -> tuple[PriorData, GenePrior]:
     return data, fit_prior(data, error_of(data)).prior
 
 
-def total(found) -> np.ndarray:
-    return found.change_RG.sum(axis=0) + sum(found.steps.values())
-
-
 def test_parts_add_up_to_the_prediction(fitted):
     data, prior = fitted
     loaded = GenePrior.from_arrays(prior.arrays(), prior.report)  # the changes are float32 there
     for nodes in queries(data):
         for one in (prior, loaded):
-            assert total(decompose(one, nodes)) == pytest.approx(one.without_head([nodes])[0], abs=1e-6)
+            found = decompose(one, nodes)
+            total_G = found.change_RG.sum(axis=0) + sum(found.steps.values())
+            assert total_G == pytest.approx(one.without_head([nodes])[0], abs=1e-6)
 
 
 def refitted(prior: GenePrior, row: int) -> GenePrior:

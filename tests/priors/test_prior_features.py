@@ -11,8 +11,6 @@ from gears.priors import _kernels as kernels
 from gears.priors import _magnitude as magnitude
 from gears.priors import _process as process
 from gears.priors import _regression as regression
-from gears.priors._kernels import gene_features, mixed, specific_covariance, training_kernels
-from gears.priors._regression import Spectrum
 from gears.priors._source import vector_similarity
 
 SHARED, OWN, SIMILAR = 0.3, 0.8, 1.1
@@ -32,8 +30,8 @@ SETS = tuple((node,) for node in range(9)) + tuple(combinations(range(6), 2))
 
 def test_features_of_many_genes_keep_every_variance_and_the_frequent_genes(genes):
     singles = [(node,) for node in range(9)] + [(0, 1), (0, 2)]
-    found = gene_features(genes.members(singles), genes, SHARED, OWN, SIMILAR, 6)
-    expected_CC = specific_covariance(singles, genes, SHARED, OWN, SIMILAR)
+    found = kernels.gene_features(genes.members(singles), genes, SHARED, OWN, SIMILAR, 6)
+    expected_CC = kernels.specific_covariance(singles, genes, SHARED, OWN, SIMILAR)
     product_CC = found.feature_CM @ found.feature_CM.T
     assert found.feature_CM.shape == (11, 6)
     # of single genes the whole variance is kept, of pairs what the two share beyond the leading directions is not
@@ -44,25 +42,16 @@ def test_features_of_many_genes_keep_every_variance_and_the_frequent_genes(genes
     assert found.rest_C[8] > OWN
 
 
-def problem(genes: GeneSimilarity, noise_C: np.ndarray) -> tuple[np.ndarray, ...]:
+def test_the_regression_by_features_is_exact_where_noise_is_alike(genes):
+    noise_C = np.full(len(SETS), 1.7)
     rng = np.random.default_rng(8)
-    signal_CC = specific_covariance(SETS, genes, SHARED, OWN, SIMILAR) + 0.2 * np.eye(len(SETS))
+    signal_CC = kernels.specific_covariance(SETS, genes, SHARED, OWN, SIMILAR) + 0.2 * np.eye(len(SETS))
     noise_G = rng.uniform(0.05, 0.4, 30)
     delta_CG = 0.7 + np.linalg.cholesky(signal_CC) @ rng.standard_normal((len(SETS), 30))
     delta_CG += np.sqrt(noise_C)[:, None] * np.sqrt(noise_G) * rng.standard_normal(delta_CG.shape)
-    return delta_CG, signal_CC, noise_G
-
-
-def by_features(genes: GeneSimilarity, noise_C: np.ndarray, typical: float) -> Spectrum:
-    found = gene_features(genes.members(SETS), genes, SHARED, OWN, SIMILAR)
-    return Spectrum.of_features(found, np.full(len(SETS), 0.2), noise_C, typical)
-
-
-def test_the_regression_by_features_is_exact_where_noise_is_alike(genes):
-    noise_C = np.full(len(SETS), 1.7)
-    delta_CG, signal_CC, noise_G = problem(genes, noise_C)
     whole = regression.solve(delta_CG, signal_CC, noise_C, noise_G)
-    spectrum = by_features(genes, noise_C, 0.1)
+    features = kernels.gene_features(genes.members(SETS), genes, SHARED, OWN, SIMILAR)
+    spectrum = regression.Spectrum.of_features(features, np.full(len(SETS), 0.2), noise_C, 0.1)
     found = regression.solve_in(spectrum, delta_CG, noise_G)
     alone = regression.solve_in(spectrum, delta_CG, noise_G, left_out=False)
     np.testing.assert_allclose(alone.coefficient_CG, found.coefficient_CG, atol=1e-12)
@@ -145,7 +134,7 @@ def test_kernels_are_sums_over_pairs_of_genes(make_data):
     genes, sets = data.genes, data.sets
     place = {int(node): column for column, node in enumerate(genes.trained_T)}
     similar_PT = genes.similar_PT.toarray()
-    offset, shared, own, similar = training_kernels(sets, genes).values()
+    offset, shared, own, similar = kernels.training_kernels(sets, genes).values()
     for a, first in enumerate(sets):
         for b, second in enumerate(sets):
             assert offset[a, b] == 1
@@ -167,7 +156,7 @@ def test_similarities_are_mixed_by_weight(make_data):
     assert np.count_nonzero(dense[4]) == 1
     expected = vectors[7] @ vectors[2] / np.linalg.norm(vectors[7]) / np.linalg.norm(vectors[2])
     np.testing.assert_allclose(dense[7, list(genes.trained_T).index(2)], expected)
-    mean = mixed([genes, other], [3.0, 1.0]).similar_PT.toarray()
+    mean = kernels.mixed([genes, other], [3.0, 1.0]).similar_PT.toarray()
     np.testing.assert_allclose(mean, 0.75 * genes.similar_PT.toarray() + 0.25 * dense)
-    assert mixed([genes, other], [1.0, 0.0]).similar_PT is genes.similar_PT
-    assert mixed([genes, other], [0.0, 0.0]).similar_PT is genes.similar_PT
+    assert kernels.mixed([genes, other], [1.0, 0.0]).similar_PT is genes.similar_PT
+    assert kernels.mixed([genes, other], [0.0, 0.0]).similar_PT is genes.similar_PT

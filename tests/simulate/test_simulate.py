@@ -312,41 +312,27 @@ def test_pairs_depart_from_additivity_as_labelled(network_truth):
     assert set(network_truth.interactions.values()) == {"additive", "synergy", "suppression"}
 
 
+def agreement(truth: SimulatedTruth, alike_GG: np.ndarray) -> float:
+    """Mean correlation of each effect with the perturbed gene's row of a table, without the gene itself."""
+    column_P = [truth.genes.index(gene) for gene in truth.perturbed]
+    rows = zip(alike_GG[column_P], truth.gene_effect_PG, column_P, strict=True)
+    return np.mean([np.corrcoef(np.delete(a, gene), np.delete(b, gene))[0, 1] for a, b, gene in rows])
+
+
 def test_co_expression_carries_some_of_the_effects():
-    adata, network_truth = simulated_screen(NETWORK, n_control=4000, cells_per_condition=1, n_pairs=0)
+    adata, truth = simulated_screen(NETWORK, n_control=4000, cells_per_condition=1, n_pairs=0)
     covariance_GG = np.cov(adata[adata.obs["condition"] == "ctrl"].X.toarray().T)
-    agreement = []
-    for gene, effect_G in zip(network_truth.perturbed, network_truth.gene_effect_PG, strict=True):
-        column = network_truth.genes.index(gene)
-        rest = np.arange(len(network_truth.genes)) != column
-        agreement.append(np.corrcoef(covariance_GG[column][rest], -effect_G[rest])[0, 1])
-    assert 0.1 < np.mean(agreement) < 0.7
+    assert 0.1 < -agreement(truth, covariance_GG) < 0.7
 
 
 MODULES = {"n_genes": 200, "n_singles": 60, "n_pairs": 0, "n_modules": 6, "go_strength": 0.0}
 
 
-def modules_with(**options) -> SimulatedTruth:
-    return Simulation(SimulationOptions(**MODULES | options)).network_truth
-
-
-def control_correlations(adata) -> np.ndarray:
-    """(G, G) correlations of genes over control cells, 0 on the diagonal."""
-    correlation_GG = np.corrcoef(adata[adata.obs["condition"] == "ctrl"].X.toarray().T)
-    np.fill_diagonal(correlation_GG, 0)
-    return correlation_GG
-
-
 @pytest.mark.parametrize("change", [-1.5, 1.5])
 def test_effects_are_proportional_to_covariances_of_control_cells(change):
-    adata, network_truth = simulated_screen(**MODULES, n_control=4000, cells_per_condition=2, target_effect=change)
-    correlation_GG = control_correlations(adata)
-    agreement = []
-    for gene, effect_G in zip(network_truth.perturbed, network_truth.gene_effect_PG, strict=True):
-        column = network_truth.genes.index(gene)
-        rest = np.arange(len(network_truth.genes)) != column
-        agreement.append(np.corrcoef(correlation_GG[column][rest], effect_G[rest])[0, 1])
-    assert np.sign(change) * np.mean(agreement) > 0.7
+    adata, truth = simulated_screen(**MODULES, n_control=4000, cells_per_condition=2, target_effect=change)
+    correlation_GG = np.corrcoef(adata[adata.obs["condition"] == "ctrl"].X.toarray().T)
+    assert np.sign(change) * agreement(truth, correlation_GG) > 0.7
 
 
 def test_s_d_of_genes_over_cells():

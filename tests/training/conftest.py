@@ -2,6 +2,7 @@
 
 import pytest
 from anndata import AnnData
+from driving import pert_data_of
 
 from gears import PertData
 
@@ -9,7 +10,4 @@ from gears import PertData
 @pytest.fixture(scope="module")
 def pert_data(toy_template: AnnData, toy_go: dict, tmp_path_factory: pytest.TempPathFactory) -> PertData:
     """One for each module: 14 conditions of the toy screen, split by simulation with seed 1."""
-    data = PertData(tmp_path_factory.mktemp("toy"), gene2go=toy_go, default_pert_graph=False)
-    data.new_data_process("toy", toy_template.copy())
-    data.prepare_split("simulation", seed=1)
-    return data
+    return pert_data_of(tmp_path_factory.mktemp("toy"), toy_template.copy(), gene2go=toy_go, split="simulation")

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from anndata import AnnData
+from driving import perturbed_in
 from small_models import network_of
 
 from gears import GEARS, PertData
-from gears.data.splits._split import perturbed_in
-from gears.model._folder import load_parts
 from gears.priors import prior_of
 from gears.priors._source import fit_to
 from gears.training._batches import ConditionLoader
@@ -151,7 +150,7 @@ def test_a_prior_used_alone_is_fitted_again_to_validation_conditions(pert_data, 
     assert result.refitted is refit
     expected = prior_alone(pert_data, fitted)
     np.testing.assert_array_equal(model.parts.prior(nodes_of(pert_data)), expected(nodes_of(pert_data)))
-    saved = load_parts(tmp_path / "m")
+    saved = GEARS.from_pretrained(tmp_path / "m", device="cpu").parts
     assert saved.fitted_parts == fitted
     assert len(saved.fitted_conditions()) == PARTS["train"] + refit * PARTS["val"]
     assert (tmp_path / "m" / "checkpoints").is_dir()
@@ -202,7 +201,7 @@ def test_without_prior_the_network_is_alone(pert_data: PertData, tmp_path: Path)
     result = model.train(steps=1, prior=None, save_path=str(tmp_path / "run"), **RUN)
     assert model.parts.prior is None
     assert result.network_weight is None
-    assert load_parts(tmp_path / "run").prior is None
+    assert GEARS.from_pretrained(tmp_path / "run", device="cpu").parts.prior is None
     assert not (tmp_path / "run" / "prior.npz").exists()
     no_change = network_of(pert_data, no_perturb=True)
     no_change.train(steps=1, **RUN)

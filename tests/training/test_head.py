@@ -11,19 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from driving import perturbed_in
 from small_models import network_of
 
 from gears import GEARS, PertData
-from gears.data.splits._split import perturbed_in
 from gears.distributed import World
 from gears.distributed import _signals as signals
 from gears.priors import _source as source
 from gears.priors import prior_of
-from gears.priors._source import fit_to, inner_predictions
 from gears.simulate import simulated_screen
-from gears.training import _head as head_module
+from gears.training import _head as head_of
 from gears.training._batches import ConditionBatch
-from gears.training._head import FEWEST_CONDITIONS, HeadTask, TrainedHead, train_head, training_truth
 from gears.training.options import TrainOptions
 
 QUIET = {"evaluate_test": False, "verbose": False}
@@ -42,14 +40,14 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> PertData:
     return data
 
 
-def trained(data: PertData, **more: Any) -> TrainedHead:
+def trained(data: PertData, **more: Any) -> head_of.TrainedHead:
     """The head of the prior, on the CPU."""
     options = TrainOptions(**{"dtype": "float64", **more}).with_defaults()
-    return train_head(data, prior_of(data), options, World())
+    return head_of.train_head(data, prior_of(data), options, World())
 
 
 @pytest.fixture(scope="module")
-def found(data: PertData) -> TrainedHead:
+def found(data: PertData) -> head_of.TrainedHead:
     return trained(data)
 
 
@@ -77,10 +75,10 @@ def test_it_gets_a_weight_where_it_pays_and_reduces_errors_of_test_and_unseen_co
 
 def test_inner_predictions_and_members_do_not_see_the_conditions_of_their_fold(data: PertData) -> None:
     conditions = sorted(perturbed_in(data.split, "train"), key=data.screen.id_of)
-    inner = inner_predictions(data, conditions, prior_of(data))
+    inner = source.inner_predictions(data, conditions, prior_of(data))
     row = next(row for row, nodes in enumerate(inner.sets) if len(nodes) > 1)
     known = [c for c, fold in zip(conditions, inner.fold_C, strict=True) if fold != inner.fold_C[row]]
-    prior = fit_to(data, known).prior
+    prior = source.fit_to(data, known).prior
     # the search for its weights starts elsewhere
     close = partial(np.testing.assert_allclose, atol=1e-4)
     close(inner.changes.change_UG[row], prior([inner.sets[row]])[0])
@@ -90,12 +88,12 @@ def test_inner_predictions_and_members_do_not_see_the_conditions_of_their_fold(d
         inner.inputs, mean_SG=inner.delta_CG[inner.fold_C != inner.fold_C[row]].mean(axis=0)[None]
     )
     np.testing.assert_allclose(inner.fold_inputs[inner.fold_C[row]].mean_SG, other.mean_SG)
-    fold_C = np.arange(len(conditions)) % head_module.N_FOLDS
-    keep_MC = head_module.kept_conditions(fold_C)
-    assert keep_MC.shape == (head_module.N_FOLDS + 1, len(conditions))
-    np.testing.assert_array_equal(keep_MC[:-1] == 0, fold_C == np.arange(head_module.N_FOLDS)[:, None])
+    fold_C = np.arange(len(conditions)) % head_of.N_FOLDS
+    keep_MC = head_of.kept_conditions(fold_C)
+    assert keep_MC.shape == (head_of.N_FOLDS + 1, len(conditions))
+    np.testing.assert_array_equal(keep_MC[:-1] == 0, fold_C == np.arange(head_of.N_FOLDS)[:, None])
     np.testing.assert_allclose(keep_MC.mean(axis=1), 1.0)
-    task = HeadTask(
+    task = head_of.HeadTask(
         inner,
         inner.delta_CG - inner.changes.change_UG,
         np.ones_like(inner.delta_CG),
@@ -103,7 +101,7 @@ def test_inner_predictions_and_members_do_not_see_the_conditions_of_their_fold(d
         torch.device("cpu"),
         torch.float64,
     )
-    model = _Constant(head_module.N_FOLDS + 1)
+    model = _Constant(head_of.N_FOLDS + 1)
     rows = torch.from_numpy(np.flatnonzero(fold_C == 1))
     task.loss(model, ConditionBatch(rows, len(rows)), 1.0, 0).backward()
     assert model.level.grad is not None
@@ -119,7 +117,7 @@ def test_the_truth_of_training_does_not_look_at_other_conditions(data: PertData,
     other = PertData(tmp_path, default_pert_graph=False)
     other.new_data_process("poisoned", adata)
     conditions = perturbed_in(data.split, "train")
-    ours, theirs = training_truth(data.screen, conditions), training_truth(other.screen, conditions)
+    ours, theirs = [head_of.training_truth(one.screen, conditions) for one in (data, other)]
     np.testing.assert_allclose(theirs.delta_CG, ours.delta_CG)
     np.testing.assert_allclose(theirs.loss_weights(), ours.loss_weights())
     np.testing.assert_allclose(theirs.scores(ours.delta_CG), ours.scores(ours.delta_CG))
@@ -128,7 +126,7 @@ def test_the_truth_of_training_does_not_look_at_other_conditions(data: PertData,
 def test_of_very_many_conditions_a_sample_trains_and_all_others_get_the_trained_head(data, monkeypatch):
     conditions = sorted(perturbed_in(data.split, "train"), key=data.screen.id_of)
     monkeypatch.setattr(source, "most_judged", lambda n_genes: len(conditions) - 4)
-    inner = inner_predictions(data, conditions, prior_of(data))
+    inner = source.inner_predictions(data, conditions, prior_of(data))
     assert len(inner.sets) == len(inner.delta_CG) == len(conditions) - 4
     assert inner.sets[-1] == tuple(data.condition_nodes(conditions[inner.rows[-1]]))
     found, before = trained(data), prior_of(data)
@@ -154,7 +152,7 @@ class _Constant(torch.nn.Module):
 
 
 @pytest.mark.long
-def test_mixed_precision_finds_nearly_the_same_weight(data: PertData, found: TrainedHead) -> None:
+def test_mixed_precision_finds_nearly_the_same_weight(data: PertData, found: head_of.TrainedHead) -> None:
     half = trained(data, use_amp=True, dtype="float32")
     assert half.weights["single"].weight == pytest.approx(found.weights["single"].weight, abs=0.1)
 
@@ -197,7 +195,7 @@ def test_few_training_conditions_train_no_head(data: PertData, caplog: pytest.Lo
     other = PertData(data.data_path, default_pert_graph=False)
     other.load("small")
     labels = [label for label in other.screen.labels if label != "ctrl"]
-    n_train = FEWEST_CONDITIONS - 1
+    n_train = head_of.FEWEST_CONDITIONS - 1
     parts = {"train": [*labels[:n_train], "ctrl"], "val": labels[n_train : n_train + 6], "test": labels[-6:]}
     other.prepare_split("custom", seed=1, split_dict=parts)
     model = network_of(other)
@@ -205,6 +203,6 @@ def test_few_training_conditions_train_no_head(data: PertData, caplog: pytest.Lo
         model.train(epochs=1, evaluate_test=False)
     assert model.parts.prior.head is None
     assert (
-        f"correction network skipped: it needs {FEWEST_CONDITIONS} training conditions, found {n_train}"
+        f"correction network skipped: it needs {head_of.FEWEST_CONDITIONS} training conditions, found {n_train}"
         in caplog.messages
     )

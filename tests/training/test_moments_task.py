@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -26,17 +24,9 @@ CONFIGS = {
 }
 
 
-def evaluate(model: Any, reducer: Any) -> dict[str, float]:
-    return {}
-
-
 def task_of(pert_data: PertData, config: ModelConfig) -> MomentsTask:
     tables = condition_tables(pert_data, torch.device("cpu"), torch.float64, config=config)
-    return MomentsTask(tables, PairTables(pert_data.screen.statistics, "smooth"), config, evaluate, monitor="mse")
-
-
-def network_of(pert_data: PertData, config: ModelConfig) -> GEARSNetwork:
-    return build_parts(pert_data, config).network(seed=3).double()
+    return MomentsTask(tables, PairTables(pert_data.screen.statistics, "smooth"), config, lambda *_: {}, monitor="mse")
 
 
 def all_pairs_loss(network: GEARSNetwork, pert_data: PertData, ids: np.ndarray, config: ModelConfig) -> torch.Tensor:
@@ -66,7 +56,7 @@ def test_value_and_gradient_equal_the_mean_over_all_pairs(pert_data: PertData, n
     config = CONFIGS[name]
     ids = np.array([0, 3, 5, 9, 12])  # the control among them
     assert pert_data.screen.control_id == 0
-    task, network = task_of(pert_data, config), network_of(pert_data, config)
+    task, network = task_of(pert_data, config), build_parts(pert_data, config).network(seed=3).double()
     batch = ConditionBatch(torch.from_numpy(ids), len(ids))
     window = task.prepare_window([batch], IDENTITY)
     loss = task.loss(network, batch, window, 0)

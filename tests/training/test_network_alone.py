@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from anndata import AnnData
+from driving import perturbed_in
 
 from gears import GEARS, PertData
-from gears.data.splits._split import perturbed_in
 from gears.simulate import simulated_screen
 from gears.training._validation import kept_epoch
 

@@ -21,7 +21,6 @@ from gears import GEARS, PertData
 from gears.distributed import _signals as signals
 from gears.files.formats import write_tensors
 from gears.graphs._custom import Graphs
-from gears.model._folder import load_parts
 from gears.training import TrainingEngine
 from gears.training import _checkpoints as checkpoints
 from gears.training._run_folder import check_facts, check_resumed, run_facts
@@ -166,7 +165,7 @@ def test_another_run_is_refused_with_both_sides_named(pert_data, a_run, tmp_path
 
 def test_another_split_is_refused_before_workers_start(pert_data, a_run, tmp_path):
     a_run(tmp_path / "m")
-    parts = load_parts(tmp_path / "m")
+    parts = GEARS.from_pretrained(tmp_path / "m", device="cpu").parts
     check_resumed(tmp_path / "m", parts)
     check_resumed(tmp_path / "no run", parts)
     assert parts.split is not None

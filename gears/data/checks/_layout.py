@@ -1,4 +1,4 @@
-"""Where a screen keeps its labels, cell types and gene names: the options say so, or a style."""
+"""Where a screen keeps its labels, cell types and gene names: by the options, or by a style."""
 
 from __future__ import annotations
 

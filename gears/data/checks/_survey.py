@@ -207,7 +207,7 @@ def _each_column_once(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 
 def check_genes(draft: ScreenDraft) -> ScreenDraft:
-    """Symbol of each gene; repeated ones get the gene id where the options say so."""
+    """Symbol of each gene; repeated ones get the gene id where the options request it."""
     key, index, unique_genes = draft.layout.gene_key, draft.var.index, draft.options.unique_genes
     if key is None:
         return draft

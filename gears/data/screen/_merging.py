@@ -63,7 +63,7 @@ def merge_moments(paths: Sequence[str | Path], out: str | Path, *, overwrite: bo
 def packs_as_contexts(
     packs: Mapping[str, MomentPack], options: ProcessingOptions, is_gene: KnownGene | None, genes: str
 ) -> MomentPack:
-    """Put packs together as contexts of one screen: rows as they are, over the shared genes or over all.
+    """Put packs together as contexts of one screen: rows unchanged, over the shared genes or over all.
 
     ValueError where they have no gene in common, are of different scales, or two hold the same cells.
     """
@@ -230,7 +230,7 @@ def _merged_halves(
         total = n_2C[:, at] + pack.halves_n
         share = pack.halves_n / np.maximum(total, 1)
         step = np.nan_to_num(pack.halves) - mean[:, :, at]
-        # the first pack of a condition as it is, to the last bit
+        # the first pack of a condition, unchanged to the last bit
         mean[:, :, at] = np.where(
             (n_2C[:, at] == 0)[..., None], np.nan_to_num(pack.halves), mean[:, :, at] + step * share[..., None]
         )

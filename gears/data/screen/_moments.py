@@ -97,7 +97,7 @@ class ConditionMoments:
         )
         self._sum3[rows] = a3 + b3 + delta * step**2 * na * nb * (na - nb) + 3 * step * (na * b2 - nb * a2)
         self._sum2[rows] = a2 + b2 + delta * step * na * nb
-        # An empty side must leave the other exactly as it is.
+        # An empty side must leave the other unchanged.
         self.mean[rows] = np.where(na == 0, other.mean, self.mean[rows] + step * nb)
         self.n[rows] += other.n
         self._n_nonzero[rows] += other._n_nonzero

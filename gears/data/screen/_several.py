@@ -46,7 +46,7 @@ def check_sources(sources: Any) -> dict[str, Any]:
 
 
 def several_contexts(contexts: Sequence[str]) -> str:
-    """What is said of a screen with several contexts."""
+    """What is wrong with a screen of several contexts as one of several screens."""
     return (
         f"it has {count(len(contexts), 'context')} ({shorten(contexts)}), and each screen becomes one; give each line "
         "as a separate screen"

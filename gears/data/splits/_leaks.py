@@ -208,7 +208,7 @@ def _subgroup_findings(
     for key, groups in (subgroup or {}).items():
         part = key.removesuffix("_subgroup")
         untrue = [
-            f"{name!r} is said to be {group!r}, but is {subgroup_name(condition, trained)!r}"
+            f"{name!r} is listed as {group!r}, but is {subgroup_name(condition, trained)!r}"
             for group, names in groups.items()
             for name in names
             if (condition := parsed.get(part, {}).get(name)) is not None and subgroup_name(condition, trained) != group

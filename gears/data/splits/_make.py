@@ -83,8 +83,8 @@ def finish(table: Labels, name: str, settings: SplitOptions, draw: Draw) -> Spli
     n_moved = sum(len(set(names) - before[part]) for part, names in parts.items())
     if n_moved:
         logger.warning(
-            "%s spelling a condition that split %r drew into another part: "
-            "put together with it (test before val before train)", count(n_moved, "label"), name,
+            "%s of a condition whose other labels split %r drew into another part: "
+            "all are moved to one (test before val before train)", count(n_moved, "label"), name,
         )  # fmt: skip
     _check_filled(table, name, settings, parts)
     placed = {label for names in parts.values() for label in names}

@@ -218,7 +218,7 @@ def _shares(value: Any) -> list[float] | None:
 
 
 def _plain_list(value: Any) -> Any:
-    """Any collection of names as a list (a set in sorted order); text and None as they are."""
+    """Any collection of names as a list (a set in sorted order); text and None unchanged."""
     if value is None or isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         return value
     names = [str(name) for name in value]

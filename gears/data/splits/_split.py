@@ -27,7 +27,7 @@ FORMAT_VERSION = 1
 FIELDS = ("name", "seed", "arguments", "parts", "subgroup", "excluded")
 """What a file says, beside `exact`."""
 EXACT_BEFORE = ("gene_held_out", "cross_validation", "context_held_out", "unit_held_out")
-"""Exact split types of files that do not say so themselves."""
+"""Exact split types, for split files without that entry."""
 Subgroups = dict[str, dict[str, list[str]]]
 STREAM = 7
 """Part of the seed of the draw of control cells, so that it shares nothing with the split's own."""
@@ -128,9 +128,9 @@ class Split:
     @property
     def hash(self) -> str:
         """Hash of everything that the split says; `exact` follows from the rest."""
-        said = self.to_dict()
-        del said["exact"]
-        return content_hash(said)
+        content = self.to_dict()
+        del content["exact"]
+        return content_hash(content)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
