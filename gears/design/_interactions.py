@@ -15,7 +15,9 @@ lies along their change. With this share q, and the scaled standard deviation t_
 
 The error of the control mean, which d holds once and s twice, is taken off as far as it is known
 (:mod:`gears.priors.true_change`, which finds q too); what stays unknown of it, and the least variances of the three
-conditions, are those of a sum over genes whose errors go together in groups (:func:`gears.design.hits.sum_sd`).
+conditions, are those of a sum over genes whose errors go together in groups (:func:`gears.design.hits.sum_sd`). Where
+the changes are no larger than these errors, they are most of s itself and lower the slope; so the square of twice their
+share in sum_g s_g^2 is added.
 
 Where all three conditions were measured, d - s errs by their sampling noise alone, and the variance is that of such a
 sum of the three posterior variances, plus the square of the share that noise has in sum_g s_g^2, by which it may lower
@@ -139,11 +141,12 @@ def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
     ]
     true_change = prior.uncertainty.true_change
     shift_G = control_G = np.zeros(len(parts.gene_names))
-    along = 1.0
+    along, unknown = 1.0, 0.0
     if true_change is not None:
         # the error of the control that stays unknown, and the least variance of each of the three conditions
         shift_G, control_G = true_change.shift_G, true_change.control_G + 3 * true_change.least_G
         along = true_change.along
+        unknown = 2 * float((true_change.control_G + true_change.least_G).sum())  # of s . s - d . s
     of_singles = list(predicted(model, singles))
     single_NG = np.concatenate([part.delta_UG for part in of_singles]) - shift_G
     square_NG = np.concatenate([np.square(part.sd) for part in of_singles if part.sd is not None])
@@ -165,7 +168,7 @@ def departures(model: Model, pairs: Candidates) -> pd.DataFrame:
             predictions.delta_UG - shift_G,
             np.where(is_known_U[:, None], 0.0, sd_UG),
             np.sqrt(apart_UG),
-            noise_UG.sum(axis=1),
+            noise_UG.sum(axis=1) + unknown,
             assumed[-1],
         )
         labels = pd.DataFrame(

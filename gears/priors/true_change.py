@@ -84,8 +84,8 @@ class TrueChange:
         """
         change_UG = change_UG - self.shift_G
         q_U1, r_U1, f_U1, g_U1, typical_U1 = self.groups[group_U, :5].T[:, :, None]
-        still_error_UG, along_UG = _errors(r_U1, g_U1, sd_UG**2, still_UG, self.least_G)
-        hidden_UG = still_error_UG + f_U1**2 * self.control_G
+        along_UG = r_U1**2 * sd_UG**2 * (1 - still_UG)  # errors of the size of the change
+        hidden_UG = r_U1**2 * (sd_UG**2 * still_UG**g_U1 + self.least_G) + f_U1**2 * self.control_G
         size_KU1 = _SIZES[:, None, None] ** 2 * typical_U1
         total_KUG = np.maximum(size_KU1 + hidden_UG, _TINY)
         read_UG = f_U1 * change_UG
@@ -218,13 +218,6 @@ def _share_along(values: Values, shift_G: np.ndarray) -> float:
     return float(_SHARES[np.argmax(log_likelihood_S)])
 
 
-def _errors(
-    r: np.ndarray, g: np.ndarray, variance: np.ndarray, still: np.ndarray, least: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Variance of a prediction whether the gene changes or not, and that of an error of the size of the change."""
-    return r**2 * (variance * still**g + least), r**2 * variance * (1 - still)
-
-
 def _fit(
     change_N: np.ndarray, variance_N: np.ndarray, still_N: np.ndarray, least_N: np.ndarray, measured_N: np.ndarray,
     noise_N: np.ndarray, control_N: np.ndarray,
@@ -263,7 +256,7 @@ def _likelihood(
     with the variance ((t_k + u) E + t_k u (f - 1)^2) / T_k + (S_k / T_k)^2 r^2 s^2 (1 - b) plus noise.
     """
     q, r, f, g = np.exp(numbers[:4])
-    error_N, along_N = _errors(r, g, variance_N, still_N, least_N)
+    error_N, along_N = r**2 * (variance_N * still_N**g + least_N), r**2 * variance_N * (1 - still_N)
     read_N, size_K1 = f * change_N, _SIZES[:, None] ** 2 * typical
     shown_KN = size_K1 + f * control_N
     total_KN = np.maximum(size_K1 + f**2 * control_N + error_N, _TINY)

@@ -4,12 +4,15 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from driving import pert_data_of
+from small_models import trained_on
 
 from gears import Condition
 from gears.design import interactions_table
 from gears.design._interactions import _block, departure_share
 from gears.evaluation.interactions import observed_interactions, predicted_interactions
 from gears.priors.joint import JointCovariance
+from gears.simulate import simulated_screen
 
 
 def test_columns_are_those_of_the_predictions(model, pert_data):
@@ -51,11 +54,24 @@ def test_the_variance_of_a_departure_and_its_interval(model):
     weight_G = np.abs(first_G + second_G) / ((first_G + second_G) ** 2).sum()
     alike = departure_share(uncertainty, [nodes])[0] * (weight_G @ predictions.sd[2]) ** 2
     control = 5 * weight_G**2 @ (true_change.control_G + 3 * true_change.least_G)
+    size = ((first_G + second_G) ** 2).sum()
+    of_sum = (2 * (true_change.control_G + true_change.least_G).sum() / size) ** 2
+    size = ((first_G + second_G) ** 2).sum()
+    of_sum = (2 * (true_change.control_G + true_change.least_G).sum() / size) ** 2
     row = interactions_table(model, [pair], scores=False).loc[0]
     assert true_change.along < 1
     assert ((row["high"] - row["low"]) / 2 / 1.6449) ** 2 == pytest.approx(
-        true_change.along * alike + control, rel=1e-3
+        true_change.along * alike + control + of_sum, rel=1e-3
     )
+
+
+def test_no_pair_departs_on_a_screen_without_effects(tmp_path):
+    sizes = {"n_genes": 150, "n_singles": 20, "n_pairs": 30, "cells_per_condition": 40, "n_control": 200}
+    adata, _ = simulated_screen(**sizes, effect_size=0.02, target_effect=0.0, interaction_share=0.0, seed=4)
+    pert_data = pert_data_of(tmp_path, adata, "screen", split="simulation")
+    table = interactions_table(trained_on(pert_data), scores=False)
+    assert table["fdr_score"].min() > 0.2
+    assert set(table["kind"]) == {"undetermined"}
 
 
 def test_kinds_follow_from_the_interval_and_the_nearest_change():

@@ -422,8 +422,11 @@ class PreparedScreen(Shown):
         if self._controls is not None:
             return self._computed[0]
         files = self.manifest["files"]
-        names = [name for name in MATCHED if array_path(self.manifest, f"statistics/{name}") in files]
-        tables = {name: self._array(f"statistics/{name}") for name in (*STATISTICS, *names)}
+        tables = {
+            name: self._array(f"statistics/{name}")
+            for name in (*STATISTICS, *MATCHED)
+            if name in STATISTICS or array_path(self.manifest, f"statistics/{name}") in files
+        }
         whole = ConditionStatistics(**tables, control_of=controls_of(self._tables["conditions"]))
         return whole if self._kept is None else whole.subset(self._kept)
 
