@@ -372,7 +372,7 @@ def sampling_noise(uncertainty: Uncertainty) -> float:
     prior_T = covariance.variance(sets)
     if posterior is None:
         return float(np.median(prior_T))
-    left_T = np.maximum(posterior(covariance.columns(sets), prior_T), 0.0)
+    left_T = posterior(covariance, sets)
     told_T = np.maximum(prior_T - left_T, 1e-9 * prior_T)
     noise = float(np.median(left_T * prior_T / told_T))
     return max(noise - covariance.nugget, 1e-6 * float(np.median(prior_T)))

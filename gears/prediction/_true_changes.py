@@ -82,7 +82,7 @@ class TrueChanges:
 
     def changed(self, threshold: float) -> np.ndarray:
         """Probability that each change is larger than the threshold in either direction, (U, G)."""
-        return self.beyond(threshold) + self.beyond(-threshold)
+        return np.minimum(self.beyond(threshold) + self.beyond(-threshold), 1.0)
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of each change, (U, G) each."""

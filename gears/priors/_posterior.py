@@ -16,13 +16,14 @@ The plain version inverts the dense matrices (``tests/priors/test_posterior.py``
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import linalg, sparse
 
+from gears.conditions import contexts_of
 from gears.files._mapped import compressed_arrays, compressed_of
 from gears.priors._kernels import AdditiveCovariance, settings_of, sizes_of
 
@@ -82,18 +83,36 @@ class ConditionCovariance:
 
     def columns(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Covariance of sets with each column, (U, R)."""
-        blocks = [self.overall.columns(sets), np.full((len(sets), 1), self.level)]
-        width = blocks[0].shape[1]
-        bounds = [0, width + 1]
-        if self.within is not None:
-            column_UT, carried_US = (self.within.columns(sets), self.carried_SS[settings_of(sets, self.n_kinds)])
-            bounds += [width + 1 + (setting + 1) * width for setting in range(len(self.carried_SS))]
-        parts = np.split(self.used_R, np.searchsorted(self.used_R, bounds[1:-1]))
-        found = [np.hstack(blocks)[:, parts[0]]]
-        for setting, used in enumerate(parts[1:]):
-            found.append(column_UT[:, used - bounds[setting + 1]] * carried_US[:, [setting]])
-        column_UR = np.hstack(found)
-        return column_UR if self.scale_S is None else column_UR * self.scale_S[settings_of(sets, self.n_kinds), None]
+        found = list(self.blocks(sets))
+        if self.within is None:
+            return found[0][2]
+        column_UR = np.zeros((len(sets), len(self.used_R)))
+        for rows, at, part in found:
+            column_UR[np.ix_(rows, at)] = part
+        return column_UR
+
+    def blocks(self, sets: Sequence[Sequence[int]]) -> Iterator[tuple[Any, Any, np.ndarray]]:
+        """Rows of one setting, the columns that are not 0 there, and :meth:`columns` of these, block by block."""
+        overall_UT = self.overall.columns(sets)
+        width = overall_UT.shape[1]
+        bounds = width + 1 + width * np.arange(len(self.carried_SS) + 1)
+        starts = np.searchsorted(self.used_R, bounds)
+        overall = self.used_R[: starts[0]]
+        level_U1 = np.full((len(sets), 1), self.level)
+        if self.within is None:
+            yield slice(None), slice(None), np.hstack([overall_UT, level_U1])[:, overall]
+            return
+        setting_U = settings_of(sets, self.n_kinds)
+        column_UT = self.within.columns(sets)
+        for setting in np.unique(setting_U).tolist():
+            rows = np.flatnonzero(setting_U == setting)
+            parts, at = [np.hstack([overall_UT[rows], level_U1[rows]])[:, overall]], [np.arange(starts[0])]
+            for other in np.flatnonzero(self.carried_SS[setting]).tolist():
+                at.append(np.arange(starts[other], starts[other + 1]))
+                used = self.used_R[at[-1]] - bounds[other]
+                parts.append(column_UT[np.ix_(rows, used)] * self.carried_SS[setting, other])
+            part = np.hstack(parts)
+            yield rows, np.concatenate(at), part if self.scale_S is None else part * self.scale_S[setting]
 
     def variance(self, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Variance of the part of each condition that the columns describe, (U,)."""
@@ -151,19 +170,23 @@ class Posterior:
         held_RK = None if error_CK is None else np.asarray(member_CR.T @ spectrum.solved(error_CK, noise))
         return cls(factor_FR.astype(np.float32), direct_RR, level_R, level, held_RK)
 
-    def __call__(self, similar_UR: np.ndarray, prior_U: np.ndarray) -> np.ndarray:
-        """Posterior variance, (U,), of conditions with these similarities and prior variances."""
-        inner_UF = similar_UR @ self.factor_FR.T
-        explained_U = (inner_UF**2).sum(axis=1)
-        if self.direct_RR is not None:
-            explained_U = ((similar_UR @ self.direct_RR) * similar_UR).sum(axis=1) - explained_U
-        return np.asarray(prior_U + self.level - 2 * similar_UR @ self.level_R - explained_U)
+    def __call__(self, covariance: ConditionCovariance, sets: Sequence[Sequence[int]]) -> np.ndarray:
+        """Posterior variance of conditions, (U,), without what no other condition predicts."""
+        variance_U = covariance.variance(sets) + self.level
+        for rows, at, similar_NR in covariance.blocks(sets):
+            explained_N = ((similar_NR @ self.factor_FR[:, at].T) ** 2).sum(axis=1)
+            if self.direct_RR is not None:
+                explained_N = ((similar_NR @ self.direct_RR[at][:, at]) * similar_NR).sum(axis=1) - explained_N
+            variance_U[rows] = variance_U[rows] - 2 * similar_NR @ self.level_R[at] - explained_N
+        return np.maximum(variance_U, 0.0)
 
-    def held(self, similar_UR: np.ndarray, context_U: np.ndarray) -> np.ndarray:
+    def held(self, covariance: ConditionCovariance, sets: Sequence[Sequence[int]]) -> np.ndarray:
         """Share of the error of its context's control mean that the prediction of each condition holds, (U,)."""
         assert self.held_RK is not None
-        held_U, known = np.zeros(len(context_U)), np.flatnonzero(context_U < self.held_RK.shape[1])
-        held_U[known] = (similar_UR[known] * self.held_RK.T[context_U[known]]).sum(axis=1)
+        held_U, context_U = np.zeros(len(sets)), contexts_of(sets)
+        for rows, at, similar_NR in covariance.blocks(sets):
+            if (context := context_U[rows[0]]) < self.held_RK.shape[1]:
+                held_U[rows] = similar_NR @ self.held_RK[at, context]
         return np.clip(held_U, 0.0, 1.0)
 
     def arrays(self) -> dict[str, np.ndarray]:

@@ -253,25 +253,31 @@ class Process:
         )
 
     def _by_folds(self) -> list[Regression]:
-        """With several settings, by groups of conditions; one regression for each of :data:`CARRIES`."""
+        """With several settings, by groups of conditions; one regression for each of :data:`CARRIES`.
+
+        Only the first where every fold leaves conditions of each setting, so that nothing is carried.
+        """
         data, every = self.data, np.arange(len(self.rest_CG))
-        held_out = {carry: np.zeros_like(self.rest_CG) for carry in CARRIES}
-        variance, held = ({carry: np.zeros(len(every)) for carry in CARRIES} for _ in range(2))
+        folds = list(_folds(data.group_C, MOST_FOLDS if self.exact else FEW_FOLDS))
+        is_carried = any(np.setdiff1d(data.setting_C[out], data.setting_C[~out]).size for out in folds)
+        carries = CARRIES if is_carried else CARRIES[:1]
+        held_out = {carry: np.zeros_like(self.rest_CG) for carry in carries}
+        variance, held = ({carry: np.zeros(len(every)) for carry in carries} for _ in range(2))
         mean_CG = np.zeros_like(self.rest_CG)
-        for is_out_C in _folds(data.group_C, MOST_FOLDS if self.exact else FEW_FOLDS):
+        for is_out_C in folds:
             rows, out = np.flatnonzero(~is_out_C), np.flatnonzero(is_out_C)
             level_G, coefficient_RG, _, spectrum = self._solved(rows)
-            mean_CG[out] = level_G + self._common(out, rows) @ coefficient_RG
+            mean_CG[out] = self._predicted(out, rows, level_G, coefficient_RG)
             level = 0.0 if spectrum is None else spectrum.level or 0.0
             posterior = None
-            for carry in CARRIES:
-                held_out[carry][out] = level_G + self._across(out, rows, carry) @ coefficient_RG
+            for carry in carries:
+                held_out[carry][out] = self._predicted(out, rows, level_G, coefficient_RG, carry)
                 covariance, member_CR = self.condition_covariance(self.overall, rows, level, carry)
                 if posterior is None and spectrum is not None:  # it does not depend on what is carried
                     posterior = self.posterior(spectrum, member_CR, rows)
                 variance[carry][out] = condition_variance(covariance, posterior, data.sets_of(out))
                 if posterior is not None:
-                    held[carry][out] = posterior.held(covariance.columns(data.sets_of(out)), data.context_C[out])
+                    held[carry][out] = posterior.held(covariance, data.sets_of(out))
         level_G, coefficient_CG, share_MG, spectrum = self._solved(every)
         factor_CG = self.factors()[data.setting_C]
         mean_CG *= factor_CG
@@ -282,8 +288,33 @@ class Process:
                 self, level_G, coefficient_CG, held_out[carry], mean_CG, variance[carry], held[carry], self.overall,
                 spectrum, carry, share_MG,
             )
-            for carry in CARRIES
+            for carry in carries
         ]  # fmt: skip
+
+    def _predicted(
+        self, out: np.ndarray, rows: np.ndarray, level_G: np.ndarray, coefficient_RG: np.ndarray,
+        carry: float | None = None,
+    ) -> np.ndarray:  # fmt: skip
+        """Changes of held-out conditions from others, (out, G); without `carry` what does not depend on their genes.
+
+        Covariances add up over genes, so effects do, and no table of conditions by conditions is needed.
+        """
+        assert self.within is not None
+        data, setting_R = self.data, self.data.setting_C[rows]
+        setting_O, change_OG = data.setting_C[out], np.empty((len(out), len(level_G)))
+        carried_SS = self._carried(setting_R, CARRIES[0] if carry is None else carry)
+        overall = Effects.of(self.overall, data.sets_of(rows), coefficient_RG, level_G, is_level_free=False)
+        for setting in np.unique(setting_O).tolist():
+            weight_R = carried_SS[setting, setting_R]
+            used, at = np.flatnonzero(weight_R), np.flatnonzero(setting_O == setting)
+            weighed_RG = weight_R[used, None] * coefficient_RG[used]
+            sets, none_G = data.sets_of(rows[used]), np.zeros_like(level_G)
+            within = Effects.of(self.within, sets, weighed_RG, none_G, is_level_free=False)
+            change_OG[at] = sum(
+                part.common(data.sets_of(out[at])) if carry is None else part(data.sets_of(out[at]))
+                for part in (overall, within)
+            )
+        return change_OG
 
     def posterior(self, spectrum: Spectrum, member_CR: sparse.csr_matrix, rows: np.ndarray) -> Posterior:
         """What some of the training conditions explain of the variance of any."""
@@ -318,28 +349,15 @@ class Process:
         unexplained_R = self.weights.unexplained(sizes_of(sets))
         if not self.exact:
             return Spectrum.of_features(self._features(rows), unexplained_R, noise_R, self.typical)
-        signal_RR = self._across(rows, rows, 0.0)
+        assert self.within is not None
+        setting_R = self.data.setting_C[rows]
+        signal_RR, within_RR = (
+            specific_covariance(sets, part.genes, part.shared, part.own, part.similar)
+            for part in (self.overall, self.within)
+        )
+        signal_RR += within_RR * (setting_R[:, None] == setting_R)
         signal_RR[np.diag_indices(len(rows))] += unexplained_R
         return Spectrum.of(signal_RR, noise_R, self.weights.kernels["offset"])
-
-    def _common(self, out: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """The part of :meth:`_across` that does not depend on which genes are perturbed."""
-        assert self.within is not None
-        setting_C = self.data.setting_C
-        carried = self._carried(setting_C[rows], CARRIES[0])[setting_C[out]][:, setting_C[rows]]
-        size_O, size_R = (sizes_of(self.data.sets_of(part)) for part in (out, rows))
-        return np.outer(size_O, size_R) * (self.overall.shared + self.within.shared * carried)
-
-    def _across(self, out: np.ndarray, rows: np.ndarray, carry: float) -> np.ndarray:
-        """Covariance of conditions that are held out with some others, (out, rows)."""
-        assert self.within is not None
-        setting_C = self.data.setting_C
-        carried_SS = self._carried(setting_C[rows], carry)
-        sets = [self.data.sets_of(part) for part in (out, rows)]
-        covariance = carried_SS[setting_C[out]][:, setting_C[rows]]
-        covariance *= _covariance(self.within, *sets)
-        covariance += _covariance(self.overall, *sets)
-        return covariance
 
     def _carried(self, setting_R: np.ndarray, carry: float) -> np.ndarray:
         """How much of each setting's own part a condition of any setting takes, (S, S).
@@ -490,19 +508,6 @@ def _with_departures(weights: EvidenceWeights, size_C: np.ndarray, gene: float) 
         return weights
     variance = n * weights.multiple + _SHARE_COUNTS_AS * DEPARTURE_SHARE * 2 * gene
     return dataclasses.replace(weights, multiple=variance / (n + _SHARE_COUNTS_AS))
-
-
-def _covariance(part: AdditiveCovariance, out: Sequence[Sequence[int]], sets: Sequence[Sequence[int]]) -> np.ndarray:
-    """Between two lists of sets, (out, sets)."""
-    genes, half = part.genes, part.similar / 2
-    own_T = np.full(len(genes.trained_T), part.own)
-    if part.omitted is not None:
-        own_T -= part.omitted.excess(1.0)
-    own_TT = sparse.diags(own_T)
-    covariance = np.asarray((genes.members(out) @ own_TT @ genes.members(sets).T).toarray())
-    covariance += half * np.asarray((genes.members(sets) @ genes.similarity(out).T).T)
-    covariance += half * np.asarray(genes.members(out) @ genes.similarity(sets).T)
-    return covariance + np.outer(part.shared * sizes_of(out), sizes_of(sets))
 
 
 def _features(part: AdditiveCovariance, sets: Sequence[Sequence[int]], most: int) -> Features:

@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 
-from gears.conditions import contexts_of
 from gears.core._intervals import LEVELS
 from gears.priors._kernels import AdditiveCovariance, GeneSimilarity, Omitted, settings_of, sizes_of
 from gears.priors._magnitude import Tendency, predicted_log_size
@@ -111,7 +110,7 @@ class Uncertainty:
         """
         if self.posterior is None or self.posterior.held_RK is None:
             return self.held_level
-        held_U = self.posterior.held(self.covariance.columns(sets), contexts_of(sets))
+        held_U = self.posterior.held(self.covariance, sets)
         if measured is not None:
             held_U += (1 - held_U) * measured.shares(sets, self.gene_G.mean())
         return held_U[:, None]
@@ -261,10 +260,8 @@ def condition_variance(
     covariance: ConditionCovariance, posterior: Posterior | None, sets: Sequence[Sequence[int]]
 ) -> np.ndarray:
     """Posterior variance of each condition for an average gene, (U,), with what no other condition predicts."""
-    prior_U, unexplained_U = covariance.variance(sets), covariance.unexplained(sets)
-    if posterior is not None:
-        prior_U = np.maximum(posterior(covariance.columns(sets), prior_U), 0.0)
-    return prior_U + unexplained_U
+    explained_U = covariance.variance(sets) if posterior is None else posterior(covariance, sets)
+    return explained_U + covariance.unexplained(sets)
 
 
 def expected_log_size(predicted_U: np.ndarray, mean_square_U: np.ndarray) -> np.ndarray:
