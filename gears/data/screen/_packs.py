@@ -140,7 +140,8 @@ class MomentPack:
         return ConditionStatistics(n=n.astype(np.float64), **tables, control_of=control_of)
 
     def _batches(self, control_of: np.ndarray) -> Iterator[tuple[int, np.ndarray, ConditionStatistics]]:
-        for batch in range(len(self.tables["batches"])):
+        batches, first = np.unique(self.row_batch, return_index=True)
+        for batch in batches[np.argsort(control_of[self.row_condition[first]], kind="stable")].tolist():
             rows = np.flatnonzero(self.row_batch == batch)
             present = self.row_condition[rows]
             yield batch, present, self._statistics(rows, np.full(len(rows), control_row(present, control_of)))
@@ -168,7 +169,8 @@ def pack_of(screen: PreparedScreen) -> MomentPack:
     everyone = np.arange(len(screen.conditions))
     parts: list[tuple[int, np.ndarray, ConditionStatistics]] = [(0, everyone, screen.statistics)]
     if len(screen.batches) > 1:
-        parts = list(batch_statistics(screen.cells, screen.cell_condition, screen.control_of, screen.cell_batch))
+        found = batch_statistics(screen.cells, screen.cell_condition, screen.control_of, screen.cell_batch)
+        parts = sorted(found, key=lambda part: part[0])
     layers = {name: np.concatenate([getattr(part, name) for _, _, part in parts]) for name in MOMENTS}
     for name in COUNTED:
         counts = [np.rint(part.n[:, None] * getattr(part, name)) for _, _, part in parts]

@@ -8,7 +8,8 @@ rankby_abs=True)``; what scanpy leaves open, the order of ties, is fixed here.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
 
 import numpy as np
 from scipy import sparse
@@ -195,8 +196,9 @@ def statistics_of(
 def batch_statistics(
     cells: CellMatrix, cell_condition: np.ndarray, control_of: np.ndarray, cell_batch: np.ndarray, workers: int = 1
 ) -> Iterator[tuple[int, np.ndarray, ConditionStatistics]]:
-    """Each experimental batch, the conditions that it holds, ascending, and their statistics there."""
-    for batch in np.unique(cell_batch).tolist():
+    """Each experimental batch, context by context, the conditions that it holds, ascending, and their statistics."""
+    numbers, first = np.unique(cell_batch, return_index=True)
+    for batch in numbers[np.argsort(control_of[cell_condition[first]], kind="stable")].tolist():
         rows = np.flatnonzero(cell_batch == batch)
         present, local = np.unique(cell_condition[rows], return_inverse=True)
         control = np.full(len(present), control_row(present, control_of))
@@ -212,17 +214,45 @@ def matched_statistics(
     batches: Iterable[tuple[int, np.ndarray, ConditionStatistics]], control_of: np.ndarray, n_genes: int, n_batches: int
 ) -> tuple[ConditionStatistics, np.ndarray]:
     """Statistics of all batches (:func:`batch_statistics`) together, and each batch's control mean (B, G)."""
-    n_conditions = len(control_of)
-    of_cells, pairs = ConditionMoments(n_conditions, n_genes), ConditionMoments(n_conditions, n_genes)
-    # of the last batch seen: exact to the last bit for a condition that is in one batch only
-    last = {name: np.zeros((n_conditions, n_genes)) for name in (*STATISTICS[1:], *PAIRED)}
-    above, below, origin = (np.zeros((n_conditions, n_genes)) for _ in range(3))
-    n_batches_C, spread_C = np.zeros(n_conditions, dtype=np.int64), np.zeros(n_conditions)
+    tables = {name: np.zeros((len(control_of), n_genes)) for name in STATISTICS[1:]}
+    n_C, n_control_C = np.zeros((2, len(control_of)))
     control_mean_BG = np.zeros((n_batches, n_genes))
-    for batch, present, part in batches:
-        at = [int(part.control_of[0])]
-        everyone = np.arange(len(present))
-        delta, *paired = part.pair_moments(everyone)
+    matched: list[tuple[np.ndarray, ConditionStatistics]] = []
+    # context by context: sums of several batches need three times the memory of their statistics
+    for control, of_context in groupby(batches, key=lambda one: int(control_of[one[1][0]])):
+        rows = np.flatnonzero(control_of == control)
+        part = _matched_in_context(of_context, rows, control, control_mean_BG)
+        for name, table in tables.items():
+            table[rows] = getattr(part, name)
+        n_C[rows], n_control_C[rows] = part.n, part.n_control
+        if part.v2 is not None:
+            matched.append((rows, part))
+    statistics = ConditionStatistics(n=n_C, **tables, control_of=control_of)
+    if matched:
+        paired = dict(zip(PAIRED, statistics.pair_moments(np.arange(len(control_of)))[1:], strict=True))
+        for rows, part in matched:
+            for name, table in paired.items():
+                table[rows] = getattr(part, name)
+        statistics = replace(statistics, **paired, n_control=n_control_C)
+    return statistics, control_mean_BG
+
+
+def _matched_in_context(
+    batches: Iterable[tuple[int, np.ndarray, ConditionStatistics]],
+    rows: np.ndarray,
+    control: int,
+    control_mean_BG: np.ndarray,
+) -> ConditionStatistics:
+    """Of one context, whose conditions are `rows` of all; puts the control means of its batches in place."""
+    shape = len(rows), control_mean_BG.shape[1]
+    of_cells, pairs = ConditionMoments(*shape), ConditionMoments(*shape)
+    # of the last batch seen: exact to the last bit for a condition that is in one batch only
+    last = {name: np.zeros(shape) for name in (*STATISTICS[1:], *PAIRED)}
+    above, below, origin = np.zeros((3, *shape))
+    n_batches_C, spread_C = np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows))
+    for batch, everywhere, part in batches:
+        present, at = np.searchsorted(rows, everywhere), [int(part.control_of[0])]
+        delta, *paired = part.pair_moments(np.arange(len(present)))
         tables = {name: getattr(part, name) for name in STATISTICS[1:]}
         tables |= dict(zip(PAIRED, paired, strict=True))
         centrals = [tables[name] for name in ("m2", "m3", "m4", "nonzero")]
@@ -237,6 +267,7 @@ def matched_statistics(
             table[present] = tables[name]
         n_batches_C[present] += 1
         control_mean_BG[batch] = part.mean[at[0]]
+    control_of = np.full(len(rows), np.searchsorted(rows, control))
     share = 1.0 / np.maximum(of_cells.n, 1)[:, None]
     merged = {
         "mean": (origin * share)[control_of] + of_cells.mean,
@@ -245,17 +276,13 @@ def matched_statistics(
         "below": below * share,
     }
     merged |= {f"m{order}": of_cells.central(order) for order in (2, 3, 4)}
-    matched = bool((n_batches_C > 1).any())
-    if matched:
+    if (n_batches_C > 1).any():
         merged |= {f"v{order}": pairs.central(order) for order in (2, 3, 4)}
     single = (n_batches_C == 1) & (n_batches_C[control_of] == 1)
     for name, table in merged.items():
         table[single] = last[name][single]
-    n_control = of_cells.n**2 / spread_C if matched else None
-    statistics = ConditionStatistics(
-        of_cells.n.astype(np.float64), **merged, control_of=control_of, n_control=n_control
-    )
-    return statistics, control_mean_BG
+    n_control = of_cells.n**2 / spread_C
+    return ConditionStatistics(of_cells.n.astype(np.float64), **merged, control_of=control_of, n_control=n_control)
 
 
 def fill_unmeasured(statistics: ConditionStatistics, is_measured_KG: np.ndarray, context_C: np.ndarray) -> None:
