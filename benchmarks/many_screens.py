@@ -1,7 +1,7 @@
 """Many screens with their own genes in one model: from prepared folders to a fitted prior, in CPU seconds and memory.
 
     python benchmarks/run.py many_screens                                   5 screens of 400 conditions x 1,500 genes
-    python benchmarks/run.py many_screens --screens 20 --conditions 2000 --genes 5000
+    python benchmarks/run.py many_screens --screens 20 --conditions 2000 --genes 5000 --choices shared
 
 Each screen is a simulated line that measures its own draw of 95 % of the genes, half of its effects its own, prepared
 alone first (not counted). Then ``join`` puts the prepared folders together (:meth:`gears.PertData.from_screens`), and
@@ -51,8 +51,9 @@ def line_of(number: int, conditions: int, genes: int, cells: int) -> anndata.Ann
 
 
 def many_screens(
-    screens: tuple[int, ...] = (5,), conditions: int = 400, genes: int = 1500, cells: int = 10
-) -> Iterator[Result]:
+    screens: tuple[int, ...] = (5,), conditions: int = 400, genes: int = 1500, cells: int = 10,
+    choices: tuple[str, ...] = ("shared", "all"),
+) -> Iterator[Result]:  # fmt: skip
     """Yield the table after every number of screens and both choices of genes."""
     rng = np.random.default_rng(3)
     gene2go = {f"G{i:05d}": {f"T{term}" for term in rng.choice(TERMS, 3, replace=False)} for i in range(genes)}
@@ -66,7 +67,7 @@ def many_screens(
             prepared[f"L{number:02d}"] = data.dataset_path
         del data
         for n_screens in screens:
-            for choice in ("shared", "all"):
+            for choice in choices:
                 gc.collect()
                 part = dict(list(prepared.items())[:n_screens])
                 rows.append(_row(part, Path(folder) / f"{choice}{n_screens}", choice, gene2go))

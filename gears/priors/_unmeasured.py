@@ -1,10 +1,10 @@
 """Genes that some settings do not measure: nothing is observed of them there, and they pull nothing.
 
 The regression solves genes of each pattern of settings that measure them from the conditions of these settings alone
-(:func:`blocks`), which is exact. What is found once for all genes (weights of the covariances, factors of settings) is
-found from genes that every setting measures. Elsewhere a table without gaps is needed, and holds stand-ins: the mean
-change in the settings that measure the gene (:func:`filled_in`), and, where errors of predictions are looked at, the
-error of another condition (:func:`with_errors`).
+(:func:`blocks`), which is exact, but for rare patterns, of which many lines have many. What is found once for all genes
+(weights of the covariances, factors of settings) is found from genes that every setting measures. Elsewhere a table
+without gaps is needed, and holds stand-ins: the mean change in the settings that measure the gene (:func:`filled_in`),
+and, where errors of predictions are looked at, the error of another condition (:func:`with_errors`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from gears.priors._data import PriorData
 logger = logging.getLogger(__name__)
 
 MOST_BLOCKS = 8
-"""Patterns that are solved by themselves; genes of rarer ones give up the observations of some settings."""
+"""Patterns that are solved by themselves; genes of rarer ones give up the observations of some settings, or take
+stand-ins."""
+MOST_STAND_INS = 0.25  # of the settings of a pattern that a gene of a rarer one may take
 _FEWEST = 20  # genes that every setting measures, from which on these decide what is found for all
 
 
@@ -31,10 +33,12 @@ def blocks(is_measured_SG: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]
     kept = patterns[:, np.argsort(-n_genes, kind="stable")[:MOST_BLOCKS]]
     used: dict[tuple[bool, ...], list[int]] = {}
     for number, measured_S in enumerate(patterns.T):
-        # the kept pattern with the most settings that all measure the gene; its own where there is none
-        fits = ~(kept & ~measured_S[:, None]).any(axis=0) & kept.any(axis=0)
-        best = kept[:, np.argmax(np.where(fits, kept.sum(axis=0), -1))] if fits.any() else measured_S
-        used.setdefault(tuple(best.tolist()), []).append(number)
+        # the kept pattern with the most settings that all measure the gene; where there is none, that with the least
+        # share of stand-ins, or its own
+        lacking = (kept & ~measured_S[:, None]).sum(axis=0) / np.maximum(kept.sum(axis=0), 1)
+        best = np.lexsort((-kept.sum(axis=0), lacking))[0]
+        fits = kept[:, best].any() and lacking[best] <= MOST_STAND_INS
+        used.setdefault(tuple((kept[:, best] if fits else measured_S).tolist()), []).append(number)
     for settings, numbers in used.items():
         yield np.flatnonzero(np.isin(pattern_G.ravel(), numbers)), np.array(settings)
 
