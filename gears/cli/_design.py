@@ -23,7 +23,7 @@ Candidates are GENES (a gene, or genes joined by +), those of --file (one a line
 SUGGEST_EPILOG = f"""examples:
   gears suggest models/run1 --n 20
   gears suggest models/run1 KLF1 AHR CEBPA --all-pairs --n 5 --costs costs.csv
-  gears suggest models/run1 --file library.txt --aim effect --readout HBG1
+  gears suggest models/run1 --file library.txt --aim effect --readout HBG1 --threshold 0.5
   gears suggest models/run1 --aim interaction --output batch.csv
 {_CANDIDATES}For --aim interaction they are all pairs of the genes perturbed in training.
 """

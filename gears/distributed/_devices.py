@@ -154,7 +154,8 @@ def _chosen_gpus(n_gpus: int | None, gpu_ids: Sequence[int], visible: int) -> tu
     if wrong:
         msg = (
             f"gpu_ids={ids}: {', '.join(map(str, wrong))} not among the visible GPUs (visible: {gpu_names(visible)}); "
-            "ids count the devices that CUDA_VISIBLE_DEVICES leaves, from 0; device='cpu' with n_gpus=2 takes processes"
+            "ids count the devices that CUDA_VISIBLE_DEVICES leaves, from 0; device='cpu' with n_gpus=2 "
+            "(to predict: n_at_once=2) takes processes"
         )
         raise ValueError(msg)
     if n_gpus is not None and n_gpus != len(ids):

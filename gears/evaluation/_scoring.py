@@ -430,7 +430,9 @@ def reasons(name: str, value_U: np.ndarray, predicted_UG: np.ndarray, truth: Tru
     if not undefined.any():
         return [""] * len(value_U)
     metric = get_metric(name)
-    has_changed_U: list[bool] = np.any(truth.adjusted_p_UG < _RATE, axis=1).tolist()
+    changed_UG = truth.adjusted_p_UG < _RATE
+    for row, genes in enumerate(truth.targets):
+        changed_UG[row, genes] = False  # no metric of changed genes is undefined where others change
     lacks = (metric.needs_cells and truth.cells is None) or (metric.needs_de and not any(map(len, truth.top_de)))
     reason_U = []
     for row, is_undefined in enumerate(undefined.tolist()):
@@ -444,7 +446,7 @@ def reasons(name: str, value_U: np.ndarray, predicted_UG: np.ndarray, truth: Tru
             reason_U.append(NOT_ASKED)
         elif truth.n_cells_U[row] == 1:
             reason_U.append(ONE_CELL)
-        elif name.startswith(_OF_CHANGED) and not has_changed_U[row]:
+        elif name.startswith(_OF_CHANGED) and not changed_UG[row].any():
             reason_U.append(NO_CHANGED)
         elif name.startswith("size_recall"):
             reason_U.append(NO_HIT)

@@ -384,7 +384,8 @@ def evidence(table: pd.DataFrame, *, title: str = "", ax: Axes | None = None) ->
             shares = 100 * rows["share"].to_numpy()[drawn]
             ax.barh(place[drawn], shares, color=colour, alpha=0.75, hatch=hatch, edgecolor="white", label=label)
     if "without" in rows:
-        known = rows["without"].notna().to_numpy()
+        # of the whole condition: once, beside its largest part
+        known = (rows["without"].notna() & ~rows["condition"].duplicated(keep="last")).to_numpy()
         lost = -100 * rows["without"].to_numpy()[known]
         ax.plot(lost, place[known], "D", color=ORANGE, markersize=4, label="lost without the condition")
     links = rows["similarity"].astype(str)

@@ -39,6 +39,7 @@ from gears.data.reading._by_dask import cluster
 from gears.distributed._devices import DeviceLike, one_thread, plan_devices
 from gears.distributed._gpus import GpuIds
 from gears.distributed._launch import launch_many
+from gears.distributed._signals import stop_requested
 from gears.distributed._world import Ranks, current_world
 from gears.files._cache import arrays_hash, cache_file, cached_arrays
 from gears.files.formats import content_hash
@@ -268,12 +269,14 @@ class Blocks:
 
 
 def _compute(_rank: int, _world_size: int, blocks: Blocks, numbers: Sequence[int]) -> None:
-    """Compute blocks in a worker process."""
+    """Compute blocks in a worker process, until a signal asks it to stop."""
     network = blocks.work.network
     if network is not None:
         network.to(current_world().device)
     with one_thread():
         for number in numbers:
+            if stop_requested():
+                return
             blocks.result(number)
 
 

@@ -247,6 +247,9 @@ def candidate_genes(parts: ModelParts, genes: Iterable[str] | None) -> list[str]
         msg = f"genes is the text {genes!r}; give a list of gene names"
         raise ValueError(msg)
     candidates = requested_genes(genes, parts)
+    if no_genes := [one for one in candidates if isinstance(one, Condition)]:
+        msg = f"genes holds the condition {no_genes[0].name}; give the genes to pair, such as model.pert_list[:100]"
+        raise ValueError(msg)
     if len(candidates) < 2:
         msg = f"pairs need at least two genes; found {shorten(candidates) if candidates else 'none'}"
         raise ValueError(msg)

@@ -141,7 +141,7 @@ def _columns(parts: ModelParts, genes: str | Iterable[str] | None) -> np.ndarray
     column = {name: number for number, name in enumerate(parts.gene_names)}
     unknown = [name for name in names if name not in column]
     if unknown or not names:
-        msg = f"{shorten(unknown, 3) or 'no gene'} cannot be explained; give genes of gene_list, which are predicted"
+        msg = f"{shorten(unknown, 3) or 'no gene'} cannot be explained; give measured genes of the screen"
         raise ValueError(msg)
     return np.array([column[name] for name in names], dtype=np.int64)
 

@@ -71,7 +71,7 @@ class Decomposition:
         if self._mean_factor_G.any():
             change_RG += self._mean_factor_G * self._removed(self._mean_function, rows_of_basis)
         change_of = dict(zip(others.tolist(), change_RG, strict=True)) | {own: self._own_removed_G}
-        return np.array([change_of[row] for row in rows]).reshape(len(rows), -1)
+        return np.array([change_of[row] for row in rows]).reshape(len(rows), len(self._scale_G))
 
     def _removed(self, function: Functional | None, rows_of_basis: np.ndarray) -> np.ndarray:
         """Change of a linear function, or of the mean of one setting, without each of some conditions, (R, G)."""

@@ -265,6 +265,10 @@ def test_cells_twice_and_cut_files_are_refused(two_lanes, tmp_path):
     both = PertData.merge_moments([first, second], tmp_path / "both.h5ad")
     with pytest.raises(ValueError, match=r"lane1 and both hold the same cells \(ctrl\)"):
         PertData.merge_moments([both, first], tmp_path / "out.h5ad")
+    with pytest.raises(ValueError, match=r"packs must be unique; found more than once: .*lane1"):
+        PertData.merge_moments([first, first], tmp_path / "out.h5ad")
+    with pytest.raises(FileNotFoundError, match=r"moment pack: there is no file or folder .*none\.h5ad"):
+        PertData.merge_moments([first, tmp_path / "none.h5ad"], tmp_path / "out.h5ad")
     cut = tmp_path / "cut.h5ad"
     cut.write_bytes(second.read_bytes()[:-2000])
     for ask in (

@@ -42,6 +42,8 @@ def test_undefined_values_say_why():
     assert reasons("pearson_delta_ref", nan, constant_UG, true) == [CONSTANT, ONE_CELL]
     many = truth(n_cells_U=[9, 9])
     assert reasons("direction_changed", np.array([1.0, np.nan]), constant_UG, many) == ["", NO_CHANGED]
+    of_targets = truth(n_cells_U=[9, 9], targets=[[0, 2, 5], []])  # only perturbed genes change
+    assert reasons("average_precision", nan, of_targets.mean_UG + 0.1 * T_UG, of_targets) == [NO_CHANGED] * 2
     assert reasons("energy_distance", nan, constant_UG, true) == [NOT_ASKED] * 2
     unknown = truth(reference_mean_G=np.full(6, np.nan))
     assert reasons("pearson_delta_ref", nan, constant_UG, unknown) == [NO_TRAINING] * 2

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from test_streaming import model_of
 
 from gears import GEARS
 from gears.distributed._devices import one_thread
+from gears.distributed._signals import stop_requested
 from gears.prediction.predictions import Predictions
 
 CHUNK = 10  # of 66 pairs: seven blocks, the last of six
@@ -100,6 +104,25 @@ def test_a_call_goes_on_after_an_error(model, genes, tmp_path, cache, quick_work
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
     other = model.rank_pairs(lambda one: -one.delta_UG[:, 0], genes, chunk=CHUNK, n_at_once=1)
     np.testing.assert_array_equal(np.sort(other["score"]), np.sort(-expected["score"]))
+
+
+def test_a_signal_stops_workers_after_their_block_and_the_call_goes_on(model, genes, tmp_path, cache, quick_workers):
+    notes, caller = tmp_path / "notes", os.getpid()
+    note = noting(notes)
+
+    def score(predictions: Predictions) -> np.ndarray:
+        values = note(predictions)
+        if len(notes.read_text().splitlines()) == 2:
+            os.kill(caller, signal.SIGTERM)
+            while not stop_requested():
+                time.sleep(0.01)
+        return values
+
+    with pytest.raises(SystemExit):
+        model.rank_pairs(score, genes, chunk=CHUNK, n_at_once=1)
+    assert len(notes.read_text().split()) == len(list(cache.rglob("block-*.npz"))) == 2
+    model.rank_pairs(score, genes, chunk=CHUNK, n_at_once=1)
+    assert len(notes.read_text().split()) == 7
 
 
 def as_rank(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:

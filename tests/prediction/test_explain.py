@@ -71,6 +71,22 @@ def test_genes_are_chosen_the_text_names_what_is_known_and_the_command_prints_it
     assert len(printed["rows"]) == len(found.table) == len((tmp_path / "a.csv").read_text().splitlines()) - 1
 
 
+def test_a_gene_of_which_nothing_is_known_rests_on_what_all_share(tmp_path):
+    adata, _ = simulated_screen(n_genes=40, n_singles=14, n_pairs=0, cells_per_condition=20, seed=1)
+    labels = adata.obs["condition"].astype(str)
+    _, *names = dict.fromkeys(labels[labels != "ctrl"])
+    adata.obs["condition"] = labels.where(labels.isin(["ctrl", *names]), "NOSUCH9+ctrl")
+    data = PertData(tmp_path, default_pert_graph=False)
+    data.new_data_process("screen", adata)
+    parts = {"train": ["ctrl", *names[2:]], "val": names[:2], "test": ["NOSUCH9+ctrl"]}
+    data.prepare_split("custom", split_dict=parts)
+    model = trained_on(data)
+    found = model.explain("NOSUCH9")
+    assert model.predict(["NOSUCH9"]).informed_by == ["nothing"]
+    assert not found.table["part"].isin(["condition", "others"]).any()
+    np.testing.assert_allclose(found.changes.sum(), model.predict(["NOSUCH9"]).delta_UG[0], atol=1e-6)
+
+
 def test_contexts_are_told_apart(model):
     if model.parts.contexts is None:
         return

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from gears.conditions import Condition
-from gears.core._messages import shorten
+from gears.core._messages import check_unique, shorten
 from gears.data.checks._names import KnownGene
 from gears.data.checks._options import ProcessingOptions
 from gears.data.checks._settings import JOINT, POOLED
@@ -52,6 +52,7 @@ def merge_moments(paths: Sequence[str | Path], out: str | Path, *, overwrite: bo
         msg = f"two packs or more are merged; found {len(paths)}"
         raise ValueError(msg)
     files = [named(Path(path)) for path in paths]
+    check_unique(map(str, files), "packs")
     names = [name_of(file).removesuffix(".moments") for file in files]
     # where two files have one name, their paths tell them apart
     unique = [name if names.count(name) == 1 else str(file) for name, file in zip(names, files, strict=True)]

@@ -30,7 +30,7 @@ from gears.data.screen._statistics import (
     matched_statistics,
 )
 from gears.files._atomic import new_folder, write_atomically
-from gears.files._paths import check_output, reading, user_path
+from gears.files._paths import check_output, need_file, reading
 from gears.files._untrusted import refuse_beyond, refuse_links
 from gears.files.formats import SEAL, content_hash, plain_adata
 
@@ -262,7 +262,7 @@ def read_pack(path: str | Path) -> MomentPack:
     """Read a pack; FileNotFoundError or ValueError if it is none, of another version, cut or changed."""
     from anndata.io import read_elem
 
-    path = user_path(path)
+    path = need_file(path, "moment pack")
     with (
         reading(path, "a moment pack", "get it again, or write it again with write_moments"),
         stored_group(path) as group,
