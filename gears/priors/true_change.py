@@ -232,7 +232,8 @@ def _fit(
     if len(change_N) > _MOST_VALUES:
         rng = np.random.Generator(np.random.Philox(key=len(change_N)))
         values_7N = values_7N[:, rng.choice(len(change_N), _MOST_VALUES, replace=False)]
-    typical = max(float(np.median(values_7N[1] + values_7N[3])), _TINY)
+    # the mean: of sparse counts the median gene hardly varies, and changes of others would be larger than any size
+    typical = max(float(np.mean(values_7N[1] + values_7N[3])), _TINY)
 
     def negative_likelihood(numbers: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = _likelihood(numbers, typical, *values_7N)

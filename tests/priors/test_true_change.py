@@ -66,6 +66,20 @@ def test_probabilities_are_right_whatever_sizes_changes_have(absent, control):
     assert is_larger_N[sure].mean() < gaussian_N[sure].mean() - 0.03
 
 
+def test_genes_that_hardly_vary_do_not_hide_changes_of_others():
+    scale_T = np.where(np.arange(T) < T // 5, 1.0, 0.001)
+
+    def sparse(seed: int) -> tuple[Values, np.ndarray]:
+        values, true_RT = drawn(seed, absent=0.8)
+        scaled = {name: getattr(values, name) * scale_T for name in ("change_RT", "sd_RT", "measured_RT")}
+        return dataclasses.replace(values, **scaled, noise_RT=values.noise_RT * scale_T**2), true_RT * scale_T
+
+    true_change = fitted(sparse(0)[0])
+    draws = [sparse(seed) for seed in range(1, 6)]
+    probability = np.mean([larger(true_change, values, 0.3).mean() for values, _ in draws])
+    assert probability == pytest.approx(np.mean([(true_RT > 0.3).mean() for _, true_RT in draws]), rel=0.2)
+
+
 def test_errors_that_follow_a_change_cast_no_doubt_on_its_being_there():
     def departure(*, told: bool) -> float:
         """Of shares from probabilities in bins, at most."""
