@@ -198,7 +198,7 @@ class Process:
         )  # fmt: skip
         if process.exact or within is None:
             return process
-        omitted = _features(overall, data.sets, MOST_FEATURES // 2).omitted
+        omitted = _features(overall, data.sets, MOST_FEATURES).omitted
         return dataclasses.replace(process, overall=dataclasses.replace(overall, omitted=omitted))
 
     def factors(self) -> np.ndarray:
@@ -388,7 +388,7 @@ class Process:
         assert self.within is not None
         sets, setting_R = self.data.sets_of(rows), self.data.setting_C[rows]
         settings = np.unique(setting_R).tolist()
-        shared = _features(self.overall, sets, MOST_FEATURES // 2)
+        shared = _features(self.overall, sets, MOST_FEATURES)
         blocks, rest_R = [shared.feature_CM], shared.rest_C.copy()
         for setting in settings:
             at = np.flatnonzero(setting_R == setting)
