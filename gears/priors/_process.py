@@ -267,11 +267,12 @@ class Process:
         for is_out_C in folds:
             rows, out = np.flatnonzero(~is_out_C), np.flatnonzero(is_out_C)
             level_G, coefficient_RG, _, spectrum = self._solved(rows)
-            mean_CG[out] = self._predicted(out, rows, level_G, coefficient_RG)
             level = 0.0 if spectrum is None else spectrum.level or 0.0
             posterior = None
             for carry in carries:
-                held_out[carry][out] = self._predicted(out, rows, level_G, coefficient_RG, carry)
+                held_out[carry][out], common_OG = self._predicted(out, rows, level_G, coefficient_RG, carry)
+                if carry == CARRIES[0]:
+                    mean_CG[out] = common_OG
                 covariance, member_CR = self.condition_covariance(self.overall, rows, level, carry)
                 if posterior is None and spectrum is not None:  # it does not depend on what is carried
                     posterior = self.posterior(spectrum, member_CR, rows)
@@ -292,29 +293,27 @@ class Process:
         ]  # fmt: skip
 
     def _predicted(
-        self, out: np.ndarray, rows: np.ndarray, level_G: np.ndarray, coefficient_RG: np.ndarray,
-        carry: float | None = None,
-    ) -> np.ndarray:  # fmt: skip
-        """Changes of held-out conditions from others, (out, G); without `carry` what does not depend on their genes.
+        self, out: np.ndarray, rows: np.ndarray, level_G: np.ndarray, coefficient_RG: np.ndarray, carry: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Changes of held-out conditions from others, and the part that does not depend on their genes, (out, G) each.
 
         Covariances add up over genes, so effects do, and no table of conditions by conditions is needed.
         """
         assert self.within is not None
         data, setting_R = self.data, self.data.setting_C[rows]
-        setting_O, change_OG = data.setting_C[out], np.empty((len(out), len(level_G)))
-        carried_SS = self._carried(setting_R, CARRIES[0] if carry is None else carry)
+        setting_O = data.setting_C[out]
+        change_OG, common_OG = np.empty((2, len(out), len(level_G)))
+        carried_SS = self._carried(setting_R, carry)
         overall = Effects.of(self.overall, data.sets_of(rows), coefficient_RG, level_G, is_level_free=False)
         for setting in np.unique(setting_O).tolist():
             weight_R = carried_SS[setting, setting_R]
             used, at = np.flatnonzero(weight_R), np.flatnonzero(setting_O == setting)
             weighed_RG = weight_R[used, None] * coefficient_RG[used]
-            sets, none_G = data.sets_of(rows[used]), np.zeros_like(level_G)
-            within = Effects.of(self.within, sets, weighed_RG, none_G, is_level_free=False)
-            change_OG[at] = sum(
-                part.common(data.sets_of(out[at])) if carry is None else part(data.sets_of(out[at]))
-                for part in (overall, within)
-            )
-        return change_OG
+            none_G, sets = np.zeros_like(level_G), data.sets_of(out[at])
+            within = Effects.of(self.within, data.sets_of(rows[used]), weighed_RG, none_G, is_level_free=False)
+            change_OG[at] = overall(sets) + within(sets)
+            common_OG[at] = overall.common(sets) + within.common(sets)
+        return change_OG, common_OG
 
     def posterior(self, spectrum: Spectrum, member_CR: sparse.csr_matrix, rows: np.ndarray) -> Posterior:
         """What some of the training conditions explain of the variance of any."""

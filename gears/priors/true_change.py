@@ -229,9 +229,9 @@ def _fit(
     pull = _PRIOR_VALUES / n / _PULL**2
     noisy = _NOISY_VALUES / n * min(float(noise_N.mean() / (measured_N**2).mean()), 1.0) ** 3
     values_7N = np.stack([change_N, variance_N, still_N, least_N, measured_N, noise_N, control_N])
-    if len(change_N) > _MOST_VALUES:
-        rng = np.random.Generator(np.random.Philox(key=len(change_N)))
-        values_7N = values_7N[:, rng.choice(len(change_N), _MOST_VALUES, replace=False)]
+    if n > _MOST_VALUES:
+        rng = np.random.Generator(np.random.Philox(key=n))
+        values_7N = values_7N[:, rng.choice(n, _MOST_VALUES, replace=False)]
     # the mean: of sparse counts the median gene hardly varies, and changes of others would be larger than any size
     typical = max(float(np.mean(values_7N[1] + values_7N[3])), _TINY)
 
